@@ -1,0 +1,572 @@
+/* The sender thread: connect, say hello, send dictionary and records, read
+ * acknowledgements, free the journal, back off. [sender]
+ *
+ * - It never blocks in a send: one frame is on its way at a time, and while
+ *   the socket is full acknowledgements are still read.
+ * - After a hello it starts again behind what the daemon has committed.
+ * - Space is freed only when durable, the window moves when committed.
+ * - Before each send the descriptor is compared with the one we opened: the
+ *   application may have closed it and got the number for something else. */
+#include "client/sender.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/sys.h"
+#include "proto/crc32c.h"
+#include "proto/place.h"
+
+#define MS UINT64_C(1000000)
+
+enum {
+    BACKOFF_FIRST_MS = 5,
+    BACKOFF_MAX_MS = 2000,
+    REFUSED_MS = 60000,  /* "do not try again" still means: now and then */
+    WELCOME_MS = 5000,
+    BUSY_POLL_MS = 5,    /* records are flowing */
+    QUIET_POLL_MS = 50,
+    NICE = 10
+};
+
+static uint64_t now(void)
+{
+    return trd__sys.mono_ns();
+}
+
+/* ---- losses ---- */
+
+void trd__lost(struct trd__shared *shared, enum trd_cause cause,
+               uint64_t count)
+{
+    atomic_fetch_add(&shared->lost[cause], count);
+    atomic_fetch_add(&shared->pending[cause], count);
+    atomic_store(&shared->any_pending, 1);
+}
+
+void trd__lost_flush(struct trd__shared *shared, struct trd__journal *j,
+                     uint64_t t_ns)
+{
+    if (!atomic_exchange(&shared->any_pending, 0))
+        return;
+    for (uint32_t cause = 0; cause < TRD_CAUSE_COUNT; cause++) {
+        uint64_t count = atomic_exchange(&shared->pending[cause], 0);
+        uint8_t body[64];
+        struct writer w = writer_of(body, sizeof body);
+        struct wire_loss loss = {cause, count, 0, t_ns};
+        if (!count || loss_put(&w, &loss))
+            continue;
+        if (trd__journal_put(j, ENTRY_LOSS, body, (size_t)(w.at - body),
+                             NULL, 0)) {
+            atomic_fetch_add(&shared->pending[cause], count);
+            atomic_store(&shared->any_pending, 1);
+        }
+    }
+}
+
+/* ---- connection ---- */
+
+static void forget_window(struct trd__sender *s)
+{
+    s->sent_at = s->sent_n = 0;
+    s->unacked_bytes = 0;
+    s->out_n = s->tail_n = s->done = 0;
+    s->in_n = 0;
+    s->said_bye = 0;
+    s->pos = s->journal->state.durable_pos;
+    s->seq = s->journal->state.durable_seq;
+}
+
+/* A descriptor that is no longer ours is not closed. */
+static int is_ours(const struct trd__sender *s)
+{
+    struct stat st;
+    return !trd__sys.fstat(s->fd, &st) && st.st_dev == s->dev &&
+           st.st_ino == s->ino;
+}
+
+static void disconnect(struct trd__sender *s, int error, uint32_t wait_ms)
+{
+    if (s->fd >= 0 && is_ours(s))
+        trd__sys.close(s->fd);
+    s->fd = -1;
+    s->welcomed = 0;
+    atomic_store(&s->shared->connected, 0);
+    if (error)
+        atomic_store(&s->shared->last_error, error);
+    if (!wait_ms) {
+        s->backoff_ms = s->backoff_ms ? 2 * s->backoff_ms : BACKOFF_FIRST_MS;
+        if (s->backoff_ms > BACKOFF_MAX_MS)
+            s->backoff_ms = BACKOFF_MAX_MS;
+        wait_ms = s->backoff_ms;
+    }
+    /* a quarter of jitter, so that many ranks do not come back at once */
+    uint64_t at = now();
+    s->next_try_ns = at + wait_ms * MS - at % (wait_ms * MS / 4 + 1);
+    forget_window(s);
+}
+
+static int peer_is_us(int fd)
+{
+    struct ucred peer;
+    socklen_t n = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n))
+        return 0;
+    return peer.uid == geteuid() || peer.uid == 0;
+}
+
+static int queue(struct trd__sender *s, uint16_t type, uint64_t seq,
+                 size_t head_n, const uint8_t *tail, size_t tail_n)
+{
+    uint8_t *head = s->out + FRAME_HEADER_BYTES;
+    struct frame f = {.version = WIRE_VERSION,
+                      .type = type,
+                      .len = (uint32_t)(head_n + tail_n),
+                      .epoch = s->journal->head.epoch,
+                      .seq = seq};
+    f.crc = crc32c(crc32c(0, head, head_n), tail, tail_n);
+    frame_put(s->out, &f);
+    s->out_n = FRAME_HEADER_BYTES + head_n;
+    s->tail = tail;
+    s->tail_n = tail_n;
+    s->done = 0;
+    return 0;
+}
+
+static void queue_hello(struct trd__sender *s)
+{
+    size_t n = 0;
+    s->hello.first_seq = s->journal->state.durable_seq + 1;
+    s->hello.last_seq = trd__journal_last(s->journal);
+    s->hello.dict_n = atomic_load(&s->journal->dict_n);
+    if (!hello_put(&s->hello, s->out + FRAME_HEADER_BYTES,
+                   sizeof s->out - FRAME_HEADER_BYTES, &n))
+        queue(s, FRAME_HELLO, 0, n, NULL, 0);
+}
+
+static int try_connect(struct trd__sender *s)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct stat st;
+    if (!s->dir[0])
+        return TRD_EIO;
+    if (place_socket(s->dir, PLACE_INGEST, to.sun_path, sizeof to.sun_path))
+        return TRD_EPATH;
+    int fd = trd__sys.socket();
+    if (fd < 0)
+        return TRD_EIO;
+    fd = trd__sys.move_high(fd);
+    if (trd__sys.connect(fd, (struct sockaddr *)&to, sizeof to) ||
+        trd__sys.fstat(fd, &st)) {
+        trd__sys.close(fd);
+        return TRD_EIO;
+    }
+    if (!peer_is_us(fd)) {
+        trd__sys.close(fd);
+        return TRD_EACCES;
+    }
+    s->fd = fd;
+    s->dev = st.st_dev;
+    s->ino = st.st_ino;
+    s->born_ns = s->heard_ns = s->spoke_ns = now();
+    forget_window(s);
+    queue_hello(s);
+    return 0;
+}
+
+/* ---- what the daemon says ---- */
+
+/* Moves the window over what is committed, frees what is durable. */
+static void advance(struct trd__sender *s, uint64_t committed,
+                    uint64_t durable)
+{
+    struct journal_state *state = &s->journal->state;
+    uint64_t freed = state->durable_pos;
+    for (uint32_t i = 0; i < s->sent_n; i++) {
+        struct trd__sent *b = &s->sent[(s->sent_at + i) % SENDER_WINDOW];
+        if (b->last_seq > committed)
+            break;
+        if (!b->committed)
+            s->unacked_bytes -= b->bytes;
+        b->committed = 1;
+    }
+    while (s->sent_n && s->sent[s->sent_at].last_seq <= durable) {
+        freed = s->sent[s->sent_at].end_pos;
+        state->durable_seq = s->sent[s->sent_at].last_seq;
+        s->sent_at = (s->sent_at + 1) % SENDER_WINDOW;
+        s->sent_n--;
+    }
+    if (committed > state->committed_seq)
+        state->committed_seq = committed;
+    state->sent_seq = s->seq;
+    for (unsigned i = 0; i < TRD_CAUSE_COUNT; i++)
+        state->lost[i] = atomic_load(&s->shared->lost[i]);
+    if (freed != state->durable_pos) {
+        state->durable_pos = freed;
+        trd__journal_publish(s->journal);
+    }
+    atomic_store(&s->shared->committed_seq, state->committed_seq);
+    atomic_store(&s->shared->durable_seq, state->durable_seq);
+}
+
+static void remember(struct trd__sender *s, const struct trd__run *run,
+                     uint64_t last_seq, int committed)
+{
+    struct trd__sent *b =
+        &s->sent[(s->sent_at + s->sent_n++) % SENDER_WINDOW];
+    b->last_seq = last_seq;
+    b->end_pos = run->end_pos;
+    b->bytes = (uint32_t)run->n;
+    b->committed = committed;
+    if (!committed)
+        s->unacked_bytes += b->bytes;
+    s->pos = run->end_pos;
+    s->seq = last_seq;
+}
+
+/* What a daemon has already is not sent again. The batches that skip over
+ * it end exactly at the high-water mark. */
+static void skip_committed(struct trd__sender *s, uint64_t committed)
+{
+    struct trd__run run;
+    while (s->seq < committed && s->sent_n < SENDER_WINDOW) {
+        size_t n = 0, records = 0;
+        uint64_t pos = s->pos;
+        trd__journal_peek(s->journal, &pos, JOURNAL_SEGMENT, &run);
+        if (!run.records)
+            break;
+        while (records < run.records && s->seq + records < committed) {
+            struct reader r = reader_of(run.bytes + n, 4);
+            n += entry_span(get_u32(&r) & 0xffffff);
+            records++;
+        }
+        run.end_pos = pos + n;
+        run.n = n;
+        remember(s, &run, s->seq + records, 1);
+    }
+}
+
+static int on_welcome(struct trd__sender *s, const uint8_t *payload, size_t n)
+{
+    struct welcome w;
+    int failed = welcome_get(payload, n, &w);
+    if (failed)
+        return failed;
+    if (w.committed_seq > trd__journal_last(s->journal))
+        return TRD_ECORRUPT; /* it knows more of us than we do */
+    s->welcomed = 1;
+    s->backoff_ms = 0;
+    s->credit_bytes = w.credit_bytes;
+    s->max_len = w.max_len;
+    s->words_sent = w.dict_n;
+    if (s->words_sent > atomic_load(&s->journal->dict_n))
+        return TRD_ECORRUPT;
+    pthread_mutex_lock(&s->name_lock);
+    memcpy(s->run, w.run.text, w.run.n);
+    s->run[w.run.n] = 0;
+    pthread_mutex_unlock(&s->name_lock);
+    atomic_store(&s->shared->connected, 1);
+    atomic_store(&s->shared->last_error, 0);
+    atomic_fetch_add(&s->shared->connects, 1);
+    uint64_t freed = s->journal->state.durable_seq;
+    if (w.committed_seq < freed) {
+        /* its file was replaced: these are gone, and it must know */
+        struct gap gap = {w.committed_seq + 1, freed, 0, TRD_LOST_STORE};
+        size_t gap_n = 0;
+        atomic_fetch_add(&s->shared->lost[TRD_LOST_STORE],
+                         gap.last - gap.first + 1);
+        if (!gap_put(&gap, s->out + FRAME_HEADER_BYTES, 64, &gap_n))
+            queue(s, FRAME_GAP, gap.first, gap_n, NULL, 0);
+    }
+    skip_committed(s, w.committed_seq);
+    advance(s, w.committed_seq, w.durable_seq);
+    return 0;
+}
+
+static int on_refusal(struct trd__sender *s, const uint8_t *payload, size_t n)
+{
+    struct refusal r;
+    int failed = refusal_get(payload, n, &r);
+    if (failed)
+        return failed;
+    int error = r.reason == REASON_VERSION  ? TRD_EVERSION
+                : r.reason == REASON_BUSY   ? TRD_EBUSY
+                : r.reason == REASON_DENIED ? TRD_EACCES
+                                            : TRD_EREFUSED;
+    uint32_t wait_ms = r.retry_ms ? r.retry_ms : REFUSED_MS;
+    disconnect(s, error, wait_ms < REFUSED_MS ? wait_ms : REFUSED_MS);
+    return 0;
+}
+
+static int on_frame(struct trd__sender *s, const struct frame *f,
+                    const uint8_t *payload)
+{
+    struct ack a;
+    int failed;
+    switch (f->type) {
+    case FRAME_WELCOME:
+        return s->welcomed ? TRD_ECORRUPT : on_welcome(s, payload, f->len);
+    case FRAME_ACK:
+        failed = ack_get(payload, f->len, &a);
+        if (failed || !s->welcomed)
+            return TRD_ECORRUPT;
+        s->credit_bytes = a.credit_bytes;
+        advance(s, a.committed_seq, a.durable_seq);
+        return 0;
+    case FRAME_REFUSE:
+    case FRAME_NACK:
+        return on_refusal(s, payload, f->len);
+    case FRAME_PONG:
+        return 0;
+    default:
+        return f->flags & FRAME_OPTIONAL ? 0 : TRD_ECORRUPT;
+    }
+}
+
+/* Reads what is there; closes on anything malformed. */
+static void listen_to(struct trd__sender *s)
+{
+    while (s->fd >= 0) {
+        ssize_t got =
+            trd__sys.recv(s->fd, s->in + s->in_n, sizeof s->in - s->in_n);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (got <= 0) {
+            disconnect(s, TRD_EIO, 0);
+            return;
+        }
+        s->in_n += (size_t)got;
+        s->heard_ns = now();
+        size_t at = 0;
+        while (s->fd >= 0 && s->in_n - at >= FRAME_HEADER_BYTES) {
+            struct frame f;
+            int failed = frame_get(s->in + at, &f);
+            if (!failed && f.len > sizeof s->in - FRAME_HEADER_BYTES)
+                failed = TRD_ELIMIT;
+            if (!failed && s->in_n - at < FRAME_HEADER_BYTES + f.len)
+                break;
+            if (!failed)
+                failed = frame_check(&f, s->in + at + FRAME_HEADER_BYTES);
+            if (!failed && f.epoch != s->journal->head.epoch)
+                failed = TRD_ECORRUPT;
+            if (!failed)
+                failed = on_frame(s, &f, s->in + at + FRAME_HEADER_BYTES);
+            if (failed) {
+                disconnect(s, failed, 0);
+                return;
+            }
+            at += FRAME_HEADER_BYTES + f.len;
+        }
+        if (s->fd < 0) /* a refusal closed it and emptied the buffer */
+            return;
+        memmove(s->in, s->in + at, s->in_n - at);
+        s->in_n -= at;
+    }
+}
+
+/* ---- what we say ---- */
+
+/* 1: the frame is out, 0: the socket is full, -1: the connection is gone. */
+static int push(struct trd__sender *s)
+{
+    while (s->done < s->out_n + s->tail_n) {
+        struct iovec part[2];
+        size_t n = 0;
+        if (s->done < s->out_n)
+            part[n++] = (struct iovec){s->out + s->done, s->out_n - s->done};
+        size_t skip = s->done > s->out_n ? s->done - s->out_n : 0;
+        if (s->tail_n > skip)
+            part[n++] = (struct iovec){(void *)(uintptr_t)(s->tail + skip),
+                                       s->tail_n - skip};
+        if (!is_ours(s)) {
+            s->fd = -1;
+            disconnect(s, TRD_EIO, 0);
+            return -1;
+        }
+        ssize_t sent = trd__sys.send(s->fd, part, n);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno == EAGAIN)
+            return 0;
+        if (sent <= 0) {
+            disconnect(s, TRD_EIO, 0);
+            return -1;
+        }
+        s->done += (size_t)sent;
+        s->spoke_ns = now();
+    }
+    s->out_n = s->tail_n = s->done = 0;
+    return 1;
+}
+
+static int queue_batch(struct trd__sender *s, uint16_t type, uint64_t seq,
+                       uint32_t first, const struct trd__run *run)
+{
+    struct batch b = {run->records, first};
+    batch_put(s->out + FRAME_HEADER_BYTES, &b);
+    return queue(s, type, seq, BATCH_BYTES, run->bytes, run->n);
+}
+
+static int queue_words(struct trd__sender *s)
+{
+    struct trd__run run;
+    trd__journal_words(s->journal, s->words_sent, s->max_len - BATCH_BYTES,
+                       &run);
+    if (!run.records)
+        return 0;
+    queue_batch(s, FRAME_DICT, 0, s->words_sent + 1, &run);
+    s->words_sent += run.records;
+    return 1;
+}
+
+/* Chooses the next frame; 0 when there is nothing to say. */
+static int queue_next(struct trd__sender *s)
+{
+    struct trd__run run;
+    uint32_t credit = s->credit_bytes < SENDER_CREDIT_MAX
+                          ? s->credit_bytes
+                          : SENDER_CREDIT_MAX;
+    uint64_t pos = s->pos;
+    trd__journal_peek(s->journal, &pos, s->max_len - BATCH_BYTES, &run);
+    /* records may speak of words up to now: those go first */
+    if (queue_words(s))
+        return 1;
+    if (run.records && s->sent_n < SENDER_WINDOW &&
+        (s->unacked_bytes + run.n <= credit || !s->unacked_bytes) && credit) {
+        queue_batch(s, FRAME_DATA, s->seq + 1, 0, &run);
+        remember(s, &run, s->seq + run.records, 0);
+        return 1;
+    }
+    uint64_t at = now();
+    if (at - s->spoke_ns >= IDLE_MS * MS) {
+        struct ping p = {at, trd__sys.real_ns()};
+        size_t n = 0;
+        ping_put(&p, s->out + FRAME_HEADER_BYTES, 64, &n);
+        queue(s, FRAME_PING, 0, n, NULL, 0);
+        return 1;
+    }
+    if (atomic_load(&s->shared->stop) && !s->said_bye && !run.records) {
+        s->said_bye = 1;
+        queue(s, FRAME_BYE, s->seq, 0, NULL, 0);
+        return 1;
+    }
+    return 0;
+}
+
+/* 1 if something went out. */
+static int speak(struct trd__sender *s)
+{
+    int moved = 0;
+    while (s->fd >= 0) {
+        if (!s->out_n && (!s->welcomed || !queue_next(s)))
+            break;
+        if (push(s) <= 0)
+            break;
+        moved = 1;
+        listen_to(s);
+    }
+    return moved;
+}
+
+/* ---- the thread ---- */
+
+static int finished(const struct trd__sender *s)
+{
+    if (!atomic_load(&s->shared->stop))
+        return 0;
+    if (now() >= atomic_load(&s->shared->deadline))
+        return 1;
+    return s->journal->state.durable_seq == trd__journal_last(s->journal) &&
+           (s->said_bye || s->fd < 0) && !s->out_n;
+}
+
+static void rest(struct trd__sender *s, int busy)
+{
+    struct pollfd set[2] = {{.fd = s->wake, .events = POLLIN},
+                            {.fd = s->fd, .events = POLLIN}};
+    uint64_t drain;
+    int ms = busy ? BUSY_POLL_MS : QUIET_POLL_MS;
+    if (s->out_n)
+        set[1].events |= POLLOUT;
+    if (atomic_load(&s->shared->stop))
+        ms = 1;
+    if (trd__sys.poll(set, s->fd >= 0 ? 2 : 1, ms) > 0 && set[0].revents &&
+        read(s->wake, &drain, sizeof drain) < 0)
+        return;
+}
+
+static void *run(void *arg)
+{
+    struct trd__sender *s = arg;
+    int busy = 0;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+    while (!finished(s)) {
+        uint64_t at = now();
+        if (atomic_load(&s->shared->any_pending))
+            trd__lost_flush(s->shared, s->journal, at - s->hello.mono_ns);
+        if (s->fd < 0 && (at >= s->next_try_ns ||
+                          atomic_load(&s->shared->stop))) {
+            int failed = try_connect(s);
+            if (failed)
+                disconnect(s, failed, 0);
+            if (failed && atomic_load(&s->shared->stop))
+                break; /* the journal keeps it for a later daemon */
+        }
+        if (s->fd >= 0) {
+            listen_to(s);
+            busy = speak(s);
+            uint64_t limit = s->welcomed ? IDLE_MS * IDLE_MISSES : WELCOME_MS;
+            if (s->fd >= 0 && now() - s->heard_ns > limit * MS)
+                disconnect(s, TRD_ETIMEDOUT, 0);
+        }
+        rest(s, busy);
+    }
+    atomic_store(&s->shared->stop, 2);
+    return NULL;
+}
+
+int trd__sender_start(struct trd__sender *s)
+{
+    s->fd = -1;
+    s->wake = trd__sys.event();
+    if (s->wake < 0)
+        return TRD_EIO;
+    s->wake = trd__sys.move_high(s->wake);
+    forget_window(s);
+    if (trd__sys.thread(&s->thread, run, s)) {
+        trd__sys.close(s->wake);
+        s->wake = -1;
+        return TRD_EIO;
+    }
+    s->started = 1;
+    return 0;
+}
+
+void trd__sender_wake(struct trd__sender *s)
+{
+    uint64_t one = 1;
+    if (s->started && write(s->wake, &one, sizeof one) < 0)
+        return;
+}
+
+int trd__sender_stop(struct trd__sender *s)
+{
+    if (!s->started)
+        return 0;
+    atomic_store(&s->shared->deadline, now() + SENDER_CLOSE_MS * MS);
+    atomic_store(&s->shared->stop, 1);
+    trd__sender_wake(s);
+    pthread_join(s->thread, NULL);
+    int done = s->welcomed && s->journal->state.durable_seq ==
+                                  trd__journal_last(s->journal);
+    if (s->fd >= 0 && is_ours(s))
+        trd__sys.close(s->fd);
+    trd__sys.close(s->wake);
+    s->started = 0;
+    return done;
+}

@@ -1,0 +1,93 @@
+/* The one background thread of a client: drains the journal to the daemon.
+ * Everything here runs on that thread unless marked otherwise. */
+#ifndef CLIENT_SENDER_H
+#define CLIENT_SENDER_H
+
+#include <sys/types.h>
+
+#include "client/journal.h"
+#include "proto/frame.h"
+#include "tracerd/client.h"
+
+enum {
+    SENDER_WINDOW = 1024,     /* batches sent and not yet durable */
+    SENDER_CREDIT_MAX = 4 << 20,
+    SENDER_OUT = 64 * 1024 + FRAME_HEADER_BYTES,
+    SENDER_IN = 8192,
+    SENDER_CLOSE_MS = 100     /* how long closing may take */
+};
+
+/* A batch on its way. */
+struct trd__sent {
+    uint64_t last_seq;
+    uint64_t end_pos;
+    uint32_t bytes;
+    int committed;
+};
+
+/* Numbers that other threads read. */
+struct trd__shared {
+    _Atomic uint64_t committed_seq, durable_seq, connects;
+    _Atomic uint64_t lost[TRD_CAUSE_COUNT];    /* totals */
+    _Atomic uint64_t pending[TRD_CAUSE_COUNT]; /* not yet in the journal */
+    _Atomic int any_pending;
+    _Atomic int connected, last_error;
+    _Atomic int stop;          /* 1: drain and end, 2: the thread has ended */
+    _Atomic uint64_t deadline; /* monotonic ns, with stop */
+};
+
+struct trd__sender {
+    struct trd__journal *journal;
+    struct trd__shared *shared;
+    struct hello hello;        /* strings owned by the client */
+    char dir[4096];            /* "" when there is none to look in */
+    pthread_mutex_t name_lock; /* guards run */
+    char run[TRD_MAX_RUN + 1]; /* as the daemon said */
+    int wake;                  /* eventfd */
+    pthread_t thread;
+    int started;
+
+    int fd;                    /* -1: not connected */
+    dev_t dev;                 /* of fd, to notice when the application */
+    ino_t ino;                 /* closed it and opened something else */
+    int welcomed;
+    uint64_t born_ns;          /* of the connection */
+    uint64_t heard_ns, spoke_ns;
+    uint64_t next_try_ns;
+    uint32_t backoff_ms;
+    uint32_t credit_bytes, unacked_bytes, max_len;
+    uint32_t words_sent;       /* dictionary entries */
+    uint64_t pos, seq;         /* next to send; seq of the last one sent */
+    struct trd__sent sent[SENDER_WINDOW];
+    uint32_t sent_at, sent_n;
+    int said_bye;
+
+    struct frame frame;        /* being sent */
+    uint8_t out[SENDER_OUT];   /* its header and head */
+    size_t out_n;
+    const uint8_t *tail;       /* its rest, in the journal */
+    size_t tail_n;
+    size_t done;               /* bytes of both already sent */
+    uint8_t in[SENDER_IN];
+    size_t in_n;
+};
+
+/* Starts the thread; TRD_EIO where that fails. [open] */
+int trd__sender_start(struct trd__sender *s);
+
+/* Ends it, waiting at most SENDER_CLOSE_MS; 1 if everything is durable.
+ * [close] */
+int trd__sender_stop(struct trd__sender *s);
+
+/* Cuts its sleep short. [any thread] */
+void trd__sender_wake(struct trd__sender *s);
+
+/* Counts a loss; it becomes a LOSS entry as soon as one fits. [any thread] */
+void trd__lost(struct trd__shared *shared, enum trd_cause cause,
+               uint64_t count);
+
+/* Puts pending losses into the journal. [any thread] */
+void trd__lost_flush(struct trd__shared *shared, struct trd__journal *j,
+                     uint64_t t_ns);
+
+#endif

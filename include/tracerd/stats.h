@@ -1,0 +1,40 @@
+/* Statistics of one tensor, without a client and without a daemon.
+ *
+ * The result is a function of the element sequence (row-major order) alone:
+ * the same bits for every stride, instruction set and thread count. The
+ * arithmetic is stated in client/stats/kernel.h. */
+#ifndef TRACERD_STATS_H
+#define TRACERD_STATS_H
+
+#include "tracerd/record.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills *out and, for k > 0, writes min(k, n) samples to samples: elements
+ * at numpy.linspace(0, n - 1, min(k, n), dtype=int), each in the bits of the
+ * source dtype, trd_dtype_bytes() apart; samples must hold that many. An
+ * empty tensor gives n 0 and no figures. Packed dtypes give n, the count of
+ * bytes, and a hash only. The caller's floating-point modes (flush to zero,
+ * rounding, exception flags) neither change a figure nor are changed.
+ * Threads: any. Blocks: no; it reads the whole tensor. Owns: nothing.
+ * Errors: TRD_EINVAL (NULL, ndim, a negative extent, k above
+ * TRD_MAX_SAMPLES), TRD_ELIMIT (n above 2^62), TRD_ENODATA (data NULL with
+ * n > 0), TRD_EUNSUPPORTED (dtype). */
+TRD_API int trd_stats_cpu(const struct trd_tensor *tensor, uint32_t k,
+                          struct trd_stats *out, void *samples);
+
+/* max, min, mean, std, l2 in numpy's form: NaN where nan > 0, infinities as
+ * IEEE says, and as given where TRD_IS_GIVEN. out[0..4] in that order; for
+ * integer dtypes max and min are rounded to double here. Figures that do not
+ * hold (n 0) are NaN with the bit i of the result clear.
+ * Threads: any. Blocks: never. Owns: nothing. Errors: none; the result is
+ * the mask of figures that hold. */
+TRD_API unsigned trd_stats_numpy(const struct trd_stats *stats, int dtype,
+                                 double out[5]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

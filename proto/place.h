@@ -1,0 +1,34 @@
+/* Where the programs meet: directories and socket names, as text only.
+ * The rooms check what is there. See FORMAT.md, "Directories". */
+#ifndef PROTO_PLACE_H
+#define PROTO_PLACE_H
+
+#include <stddef.h>
+
+#define PLACE_INGEST "ingest.sock"
+#define PLACE_QUERY "query.sock"
+#define PLACE_LOCK "tracerd.lock"
+
+/* What of the environment decides; NULL or "" where unset. */
+struct place_env {
+    const char *tracerd_dir;     /* TRACERD_DIR */
+    const char *xdg_runtime_dir; /* XDG_RUNTIME_DIR */
+    unsigned long uid;           /* effective */
+};
+
+/* The candidates for the directory, best first: i = 0, 1, ...; the first
+ * whose parent exists and may be written is taken (an explicit directory,
+ * i.e. TRACERD_DIR, is the only candidate). *parent_n is the length of the
+ * parent's path in out. 0, TRD_ENOTFOUND behind the last candidate, or
+ * TRD_ELIMIT when cap is too small. */
+int place_dir(const struct place_env *env, unsigned i, char *out, size_t cap,
+              size_t *parent_n);
+
+/* dir and name joined; TRD_EPATH when over SOCKET_PATH_MAX bytes or cap. */
+int place_socket(const char *dir, const char *name, char *out, size_t cap);
+
+/* 1 if name may name a run: letters digits . _ - , not starting with a dot,
+ * 1 to TRD_MAX_RUN bytes. */
+int place_run_ok(const char *name, size_t n);
+
+#endif

@@ -1,0 +1,288 @@
+/* What tracing costs the training, and what the way to the store delivers.
+ *
+ *   bench_client submit    time of one trd_submit() without statistics
+ *   bench_client ingest    records/s from socket to committed row, as a
+ *                          ratio to raw sorted inserts into the same table
+ *
+ * Prints figures; judges nothing. Needs TRD_TRACERD for ingest. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "proto/record.h"
+#include "schema.h"
+#include "tracerd/client.h"
+#include "tracerd/stats.h"
+
+enum { SUBMITS = 400000, OBJECTS = 1000, INGEST = 400000, ROWS = 20000 };
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_client: %s\n", what);
+    exit(1);
+}
+
+struct source {
+    struct trd_client *client;
+    uint32_t site[2 * OBJECTS];
+    struct trd_tensor tensor;
+    struct trd_stats stats;
+    uint8_t samples[64];
+};
+
+static const int64_t shape[3] = {16, 12, 4096};
+static uint16_t halves[4096];
+
+static void open_source(struct source *s, const char *dir)
+{
+    struct trd_client_options o;
+    trd_client_options_init(&o);
+    o.dir = dir;
+    o.run = "bench";
+    o.journal_bytes = UINT64_C(1) << 28;
+    if (trd_client_open(&o, &s->client))
+        die("cannot open the client");
+    for (uint32_t i = 0; i < 2 * OBJECTS; i++) {
+        char module[32];
+        snprintf(module, sizeof module, "layers.%u", i / 2);
+        struct trd_site site = {.pass = TRD_FORWARD,
+                                .io = i % 2 ? TRD_OUTPUT : TRD_INPUT,
+                                .instance = i / 2 + 1,
+                                .class_name = "Linear",
+                                .module = module,
+                                .path = "0"};
+        if (trd_site(s->client, &site, &s->site[i]))
+            die("cannot intern a site");
+    }
+    for (unsigned i = 0; i < 4096; i++)
+        halves[i] = (uint16_t)(i * 7919);
+    const int64_t flat = 4096;
+    struct trd_tensor t = {halves, TRD_F16, 1, &flat, NULL};
+    trd_stats_cpu(&t, 16, &s->stats, s->samples);
+    s->tensor = (struct trd_tensor){NULL, TRD_F16, 3, shape, NULL};
+}
+
+static int one(struct source *s, uint64_t i)
+{
+    struct trd_when when = {.step = i / (2 * OBJECTS) + 1,
+                            .iteration = i / (2 * OBJECTS) + 1,
+                            .microbatch = 1};
+    return trd_submit(s->client, s->site[i % (2 * OBJECTS)], &when,
+                      &s->tensor, &s->stats, s->samples);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void bench_submit(void)
+{
+    static struct source s;
+    static uint32_t took[SUBMITS];
+    char dir[] = "/tmp/trd-bench-XXXXXX";
+    if (!mkdtemp(dir))
+        die("mkdtemp");
+    open_source(&s, dir);
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < SUBMITS; i++) {
+        uint64_t a = now_ns();
+        if (one(&s, i))
+            die("a record was dropped");
+        took[i] = (uint32_t)(now_ns() - a);
+    }
+    double all = (double)(now_ns() - start);
+    uint64_t clock_start = now_ns();
+    for (unsigned i = 0; i < SUBMITS; i++)
+        now_ns();
+    double clock_ns = (double)(now_ns() - clock_start) / SUBMITS;
+    qsort(took, SUBMITS, sizeof took[0], by_value);
+    struct trd_counters n;
+    trd_counters(s.client, &n);
+    printf("submit, no statistics, no daemon, %d records of fp16 with 16 "
+           "samples\n"
+           "  ns: p50 %u  p99 %u  p99.99 %u  (each with one clock reading, "
+           "%.0f ns)\n"
+           "  mean %.0f ns; %.1f journal bytes a record\n",
+           SUBMITS, took[SUBMITS / 2], took[SUBMITS / 100 * 99],
+           took[SUBMITS - SUBMITS / 10000 - 1], clock_ns, all / SUBMITS,
+           (double)n.journal_used_bytes / SUBMITS);
+    trd_client_close(s.client);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        die("rm");
+}
+
+/* ---- ingest ---- */
+
+static pid_t start_daemon(const char *dir)
+{
+    int ready[2];
+    char word[16];
+    const char *path = getenv("TRD_TRACERD");
+    if (!path || pipe(ready))
+        die("TRD_TRACERD is not set");
+    pid_t pid = fork();
+    if (!pid) {
+        char number[16], data[64];
+        snprintf(number, sizeof number, "%d", ready[1]);
+        snprintf(data, sizeof data, "%s/data", dir);
+        close(ready[0]);
+        execl(path, path, "--foreground", "--dir", dir, "--data", data,
+              "--ready-fd", number, (char *)NULL);
+        _exit(127);
+    }
+    close(ready[1]);
+    if (read(ready[0], word, sizeof word) <= 0)
+        die("tracerd did not start");
+    close(ready[0]);
+    return pid;
+}
+
+static double cpu_seconds(pid_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(text, sizeof text, f))
+        die("no /proc");
+    fclose(f);
+    unsigned long user, kernel;
+    if (sscanf(strrchr(text, ')') + 1,
+               " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+               &kernel) != 2)
+        die("/proc");
+    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double bytes_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) ? 0 : (double)st.st_size;
+}
+
+static void sql(sqlite3 *db, const char *text)
+{
+    if (sqlite3_exec(db, text, NULL, NULL, NULL))
+        die(sqlite3_errmsg(db));
+}
+
+/* The rows that the daemon stored, inserted again in clustered order. */
+static double raw_inserts(const char *dir, const char *from)
+{
+    char path[256], text[512];
+    sqlite3 *db;
+    sqlite3_stmt *in, *out;
+    snprintf(path, sizeof path, "%s/raw.db", dir);
+    if (sqlite3_open(path, &db))
+        die("raw.db");
+    sql(db, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL");
+    sql(db, schema_sql);
+    snprintf(text, sizeof text, "ATTACH '%s' AS s", from);
+    sql(db, text);
+    if (sqlite3_prepare_v2(db, "SELECT * FROM s.record ORDER BY step, object,"
+                               " pass, stream, io, position, seq",
+                           -1, &in, NULL) ||
+        sqlite3_prepare_v2(db,
+                           "INSERT INTO main.record VALUES(?,?,?,?,?,?,?,?,?,"
+                           "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                           -1, &out, NULL))
+        die(sqlite3_errmsg(db));
+    int columns = sqlite3_column_count(in), rows = 0;
+    double spent = 0;
+    /* the values are read first, so that only inserting is timed */
+    sqlite3_value **kept =
+        malloc(sizeof *kept * (size_t)columns * ROWS);
+    while (1) {
+        int n = 0;
+        while (n < ROWS && sqlite3_step(in) == SQLITE_ROW) {
+            for (int i = 0; i < columns; i++)
+                kept[n * columns + i] =
+                    sqlite3_value_dup(sqlite3_column_value(in, i));
+            n++;
+        }
+        struct timespec a, b;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+        sql(db, "BEGIN");
+        for (int r = 0; r < n; r++) {
+            for (int i = 0; i < columns; i++)
+                sqlite3_bind_value(out, i + 1, kept[r * columns + i]);
+            if (sqlite3_step(out) != SQLITE_DONE)
+                die(sqlite3_errmsg(db));
+            sqlite3_reset(out);
+        }
+        sql(db, "COMMIT");
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+        spent += (double)(b.tv_sec - a.tv_sec) +
+                 (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+        for (int i = 0; i < n * columns; i++)
+            sqlite3_value_free(kept[i]);
+        rows += n;
+        if (n < ROWS)
+            break;
+    }
+    free(kept);
+    sqlite3_finalize(in);
+    sqlite3_finalize(out);
+    sqlite3_close(db);
+    return rows / spent;
+}
+
+static void bench_ingest(void)
+{
+    static struct source s;
+    char dir[] = "/tmp/trd-bench-XXXXXX", path[256], command[128];
+    if (!mkdtemp(dir))
+        die("mkdtemp");
+    pid_t daemon = start_daemon(dir);
+    open_source(&s, dir);
+    double cpu = cpu_seconds(daemon);
+    uint64_t start = now_ns();
+    for (uint64_t i = 0; i < INGEST; i++)
+        if (one(&s, i))
+            die("a record was dropped");
+    if (trd_flush(s.client, 120000))
+        die("the daemon did not commit in time");
+    double seconds = (double)(now_ns() - start) / 1e9;
+    cpu = cpu_seconds(daemon) - cpu;
+    trd_client_close(s.client);
+    kill(daemon, SIGTERM);
+    waitpid(daemon, NULL, 0);
+    snprintf(path, sizeof path, "%s/data/bench.db", dir);
+    double raw = raw_inserts(dir, path);
+    printf("ingest, one client, %d records: %.0f k records/s by the clock, "
+           "%.0f k per CPU second of the daemon\n"
+           "  raw sorted inserts: %.0f k per CPU second; ratio %.2f\n"
+           "  %.1f bytes a record on the disk\n",
+           INGEST, INGEST / seconds / 1e3, INGEST / cpu / 1e3, raw / 1e3,
+           INGEST / cpu / raw, bytes_of(path) / INGEST);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        die("rm");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "submit"))
+        bench_submit();
+    else if (argc == 2 && !strcmp(argv[1], "ingest"))
+        bench_ingest();
+    else
+        die("usage: bench_client submit|ingest");
+    return 0;
+}

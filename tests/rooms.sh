@@ -1,0 +1,70 @@
+#!/bin/sh
+# Who may include whom: the table of the README's map, checked.
+# usage: rooms.sh SOURCE_ROOT
+set -eu
+cd "$1"
+bad=0
+
+complain() {
+    echo "$1"
+    bad=1
+}
+
+# room, then what "..." and <...> may begin with; ISO C and POSIX are free
+check() {
+    room=$1 quoted=$2 angled=$3
+    find "$room" \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) |
+        while read -r file; do
+            grep -nE '^[[:space:]]*#[[:space:]]*include' "$file" |
+                while IFS= read -r line; do
+                    n=${line%%:*}
+                    what=$(printf '%s' "$line" |
+                        sed -E 's/.*(["<][^">]*[">]).*/\1/')
+                    name=$(printf '%s' "$what" | tr -d '"<>')
+                    case $what in
+                    \"*) allowed=$quoted ;;
+                    *) allowed="$free $angled" ;;
+                    esac
+                    ok=no
+                    for prefix in $allowed; do
+                        case $name in "$prefix"*) ok=yes ;; esac
+                    done
+                    [ $ok = yes ] ||
+                        echo "$file:$n: $room may not include $what"
+                done
+        done
+}
+
+free="assert. ctype. dirent. errno. fcntl. fenv. getopt. grp. inttypes. \
+limits. locale. math. netinet/ poll. pthread. pwd. sched. setjmp. signal. \
+spawn. stdarg. stdatomic. stdbool. stddef. stdint. stdio. stdlib. string. \
+strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. xlocale."
+
+found=$(
+    check include "tracerd/" ""
+    check proto "tracerd/ proto/ schema.h" ""
+    check client "tracerd/ proto/ client/" "Python.h cuda"
+    check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h curl/"
+    check tools "tracerd/ proto/ tools/ schema.h" "nanomsg/ sqlite3.h curl/"
+)
+[ -z "$found" ] || complain "$found"
+
+# each outside library enters by its named door
+doors() {
+    library=$1 allowed=$2
+    grep -rlE "#[[:space:]]*include <$library" include proto client daemon \
+        tools 2>/dev/null |
+        while read -r file; do
+            case " $allowed " in
+            *" $file "*) ;;
+            *) echo "$file: <$library enters through: $allowed" ;;
+            esac
+        done
+}
+found=$(
+    doors "Python.h" "client/python/_tracerd.c"
+    doors "nanomsg/" "tools/source_live.c"
+)
+[ -z "$found" ] || complain "$found"
+
+exit $bad

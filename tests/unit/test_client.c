@@ -1,0 +1,333 @@
+/* The client without a daemon: what it submits is in its journal, forks are
+ * inert, losses are counted. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/unit.h"
+
+#include "proto/frame.h"
+#include "proto/journal.h"
+#include "tracerd/client.h"
+#include "tracerd/stats.h"
+
+static char dir[64];
+
+static int make_dir(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/trd-client-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+/* Path of the only journal in dir; 0 if there is none. */
+static int find_journal(char *out, size_t cap)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    int found = 0;
+    while ((e = readdir(d)))
+        if (strstr(e->d_name, JOURNAL_SUFFIX)) {
+            snprintf(out, cap, "%s/%s", dir, e->d_name);
+            found++;
+        }
+    closedir(d);
+    return found;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    char path[512];
+    while (find_journal(path, sizeof path))
+        unlink(path);
+    return rmdir(dir);
+}
+
+static struct trd_client *open_client(uint64_t journal_bytes)
+{
+    struct trd_client_options o;
+    struct trd_client *c = NULL;
+    trd_client_options_init(&o);
+    o.dir = dir;
+    o.run = "unit";
+    o.rank = 3;
+    o.journal_bytes = journal_bytes;
+    assert_int_equal(trd_client_open(&o, &c), 0);
+    return c;
+}
+
+static uint32_t a_site(struct trd_client *c, const char *class_name)
+{
+    uint32_t id = 0;
+    struct trd_site site = {.pass = TRD_FORWARD, .io = TRD_INPUT,
+                            .instance = 1, .class_name = class_name,
+                            .module = "m", .path = "0"};
+    assert_int_equal(trd_site(c, &site, &id), 0);
+    return id;
+}
+
+static int submit(struct trd_client *c, uint32_t site, uint64_t step)
+{
+    const float data[6] = {1, 2, 3, 4, 5, (float)step};
+    const int64_t shape[2] = {2, 3};
+    struct trd_tensor t = {data, TRD_F32, 2, shape, NULL};
+    struct trd_when when = {.step = step, .iteration = 1, .microbatch = 1};
+    return trd_submit_cpu(c, site, &when, &t, 16);
+}
+
+struct image {
+    uint8_t *bytes;
+    size_t n;
+    struct journal_head head;
+    struct journal_state state;
+    struct journal_walk walk;
+};
+
+static struct image read_image(void)
+{
+    char path[512];
+    struct image m;
+    struct stat st;
+    assert_int_equal(find_journal(path, sizeof path), 1);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(fstat(fd, &st), 0);
+    m.n = (size_t)st.st_size;
+    m.bytes = mmap(NULL, m.n, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    assert_int_equal(journal_head_get(m.bytes, m.n, &m.head), 0);
+    assert_int_equal(journal_state_get(m.bytes, &m.state), 0);
+    journal_walk_init(&m.walk, m.bytes, &m.head, &m.state);
+    return m;
+}
+
+static void test_client__killed_process_leaves_all_it_submitted(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (!child) {
+        struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+        uint32_t site = a_site(c, "Linear");
+        for (uint64_t i = 1; i <= 500; i++)
+            submit(c, site, i);
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFSIGNALED(status));
+    struct image m = read_image();
+    struct entry e;
+    struct wire_record r;
+    struct hello h;
+    uint64_t seq;
+    assert_int_equal(hello_get(m.bytes + JOURNAL_HELLO_AT,
+                               m.head.hello_bytes, &h),
+                     0);
+    assert_slice(h.run, "unit");
+    assert_int_equal(h.rank, 3);
+    assert_int_equal(h.pid, child);
+    assert_int_equal(m.state.clean, 0);
+    for (uint64_t i = 1; i <= 500; i++) {
+        assert_int_equal(journal_next(&m.walk, &e, &seq), JOURNAL_ENTRY);
+        assert_int_equal(record_get(&e, &r), 0);
+        assert_int_equal(r.when.step, i);
+        assert_int_equal(r.stats.n, 6);
+        float last;
+        memcpy(&last, r.samples + 20, sizeof last);
+        assert_true(last == (float)i);
+    }
+    assert_int_equal(journal_next(&m.walk, &e, &seq), JOURNAL_END);
+    munmap(m.bytes, m.n);
+}
+
+static void test_client__close_without_daemon_keeps_the_journal(void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    assert_int_equal(submit(c, a_site(c, "Linear"), 1), 0);
+    trd_client_close(c);
+    struct image m = read_image();
+    assert_int_equal(m.state.clean, 1);
+    munmap(m.bytes, m.n);
+}
+
+static void test_client__nothing_submitted_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    char path[512];
+    trd_client_close(open_client(JOURNAL_MIN_BYTES));
+    assert_int_equal(find_journal(path, sizeof path), 0);
+}
+
+static void test_client__full_journal_drops_and_counts(void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    uint32_t site = a_site(c, "Linear");
+    struct trd_counters n;
+    uint64_t accepted = 0, dropped = 0;
+    while (dropped < 1000)
+        if (submit(c, site, accepted + 1))
+            dropped++;
+        else
+            accepted++;
+    trd_counters(c, &n);
+    assert_int_equal(n.lost[TRD_LOST_RING_FULL], dropped);
+    assert_int_equal(n.submitted, accepted);
+    assert_int_equal(n.connected, 0);
+    trd_client_close(c);
+    struct image m = read_image();
+    assert_int_equal(m.state.lost[TRD_LOST_RING_FULL], 0);
+    munmap(m.bytes, m.n);
+}
+
+static void test_client__same_site_gives_the_same_number(void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    uint32_t a = a_site(c, "Linear"), b = a_site(c, "ReLU"), note, again;
+    assert_int_not_equal(a, b);
+    assert_int_equal(a_site(c, "Linear"), a);
+    assert_int_equal(trd_note(c, "nnz=3", &note), 0);
+    assert_int_equal(trd_note(c, "nnz=3", &again), 0);
+    assert_int_equal(note, again);
+    trd_client_close(c);
+}
+
+static void test_client__wrong_arguments_are_errors(void **state)
+{
+    (void)state;
+    struct trd_client_options o;
+    struct trd_client *c;
+    char long_name[TRD_MAX_NAME + 2];
+    uint32_t id;
+    trd_client_options_init(&o);
+    o.dir = dir;
+    o.run = "a/b";
+    assert_int_equal(trd_client_open(&o, &c), TRD_ENAME);
+    o.run = "ok";
+    o.journal_bytes = 3 << 20;
+    assert_int_equal(trd_client_open(&o, &c), TRD_EINVAL);
+    assert_int_equal(trd_client_open(NULL, &c), TRD_EINVAL);
+    c = open_client(JOURNAL_MIN_BYTES);
+    memset(long_name, 'x', sizeof long_name);
+    long_name[TRD_MAX_NAME + 1] = 0;
+    struct trd_site site = {.pass = TRD_FORWARD, .class_name = long_name,
+                            .module = "", .path = ""};
+    assert_int_equal(trd_site(c, &site, &id), TRD_ELIMIT);
+    site.class_name = NULL;
+    assert_int_equal(trd_site(c, &site, &id), TRD_EINVAL);
+    assert_int_equal(submit(c, 0, 1), TRD_EINVAL);
+    assert_int_equal(submit(c, 12345, 1), TRD_EINVAL);
+    struct trd_counters n;
+    trd_counters(c, &n);
+    assert_int_equal(n.lost[TRD_LOST_ERROR], 2);
+    trd_client_close(c);
+    trd_client_close(NULL);
+}
+
+static void test_client__forked_child_is_inert(void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    uint32_t site = a_site(c, "Linear");
+    assert_int_equal(submit(c, site, 1), 0);
+    pid_t child = fork();
+    if (!child) {
+        uint32_t id;
+        struct trd_site s = {.pass = TRD_FORWARD, .class_name = "X",
+                             .module = "", .path = ""};
+        int wrong = submit(c, site, 2) != TRD_ECLOSED ||
+                    trd_site(c, &s, &id) != TRD_ECLOSED ||
+                    trd_flush(c, 10) != TRD_ECLOSED;
+        trd_client_close(c);
+        _exit(wrong);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    assert_int_equal(submit(c, site, 2), 0);
+    struct trd_counters n;
+    trd_counters(c, &n);
+    assert_int_equal(n.submitted, 2);
+    trd_client_close(c);
+}
+
+static void test_client__child_may_trace_on_its_own(void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    pid_t child = fork();
+    if (!child) {
+        struct trd_client *own = open_client(JOURNAL_MIN_BYTES);
+        int failed = submit(own, a_site(own, "Linear"), 1);
+        trd_client_close(own);
+        _exit(failed != 0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    trd_client_close(c);
+    struct image m = read_image();
+    assert_int_equal(m.head.pid, child);
+    munmap(m.bytes, m.n);
+}
+
+static void test_client__directory_of_others_is_refused(void **state)
+{
+    (void)state;
+    char path[512];
+    assert_int_equal(chmod(dir, 0755), 0);
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    struct trd_counters n;
+    trd_counters(c, &n);
+    assert_int_equal(n.last_error, TRD_EACCES);
+    assert_int_equal(submit(c, a_site(c, "Linear"), 1), 0);
+    trd_client_close(c);
+    assert_int_equal(find_journal(path, sizeof path), 0);
+}
+
+static void test_client__unreadable_tensor_is_kept_as_shape(void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    const int64_t shape[1] = {4};
+    struct trd_tensor t = {NULL, TRD_F32, 1, shape, NULL};
+    struct trd_when when = {.step = 1};
+    assert_int_equal(trd_submit_cpu(c, a_site(c, "L"), &when, &t, 16), 0);
+    trd_client_close(c);
+    struct image m = read_image();
+    struct entry e;
+    struct wire_record r;
+    uint64_t seq;
+    assert_int_equal(journal_next(&m.walk, &e, &seq), JOURNAL_ENTRY);
+    assert_int_equal(record_get(&e, &r), 0);
+    assert_int_equal(r.when.labels, TRD_L_NODATA);
+    assert_int_equal(r.stats.has, 0);
+    munmap(m.bytes, m.n);
+}
+
+int main(void)
+{
+#define DIR_TEST(name)                                                        \
+    cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+    const struct CMUnitTest tests[] = {
+        DIR_TEST(test_client__killed_process_leaves_all_it_submitted),
+        DIR_TEST(test_client__close_without_daemon_keeps_the_journal),
+        DIR_TEST(test_client__nothing_submitted_leaves_nothing_behind),
+        DIR_TEST(test_client__full_journal_drops_and_counts),
+        DIR_TEST(test_client__same_site_gives_the_same_number),
+        DIR_TEST(test_client__wrong_arguments_are_errors),
+        DIR_TEST(test_client__forked_child_is_inert),
+        DIR_TEST(test_client__child_may_trace_on_its_own),
+        DIR_TEST(test_client__directory_of_others_is_refused),
+        DIR_TEST(test_client__unreadable_tensor_is_kept_as_shape),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,322 @@
+/* Stored rows: the schema, the SQL over it and the views, in real SQLite. */
+#include <math.h>
+#include <sqlite3.h>
+#include <stdio.h>
+
+#include "tests/lib/unit.h"
+
+#include "proto/row.h"
+#include "tracerd/stats.h"
+#include "schema.h"
+
+static sqlite3 *db;
+static sqlite3_stmt *asked; /* keeps the last row's memory */
+
+static void run(const char *sql)
+{
+    char *error = NULL;
+    if (sqlite3_exec(db, sql, NULL, NULL, &error))
+        fail_msg("%s: %s", sql, error);
+}
+
+static int open_db(void **state)
+{
+    (void)state;
+    sqlite3_open(":memory:", &db);
+    run(schema_sql);
+    run("INSERT INTO meta VALUES('name', 'r');"
+        "INSERT INTO stream VALUES"
+        " (0,0,0,11,2,1,1,'b','h',0,'c',1000,5,'',9,2,50,9,'open'),"
+        " (4096,0,1,12,2,1,1,'b','h',0,'c',2000,5,'',4,2,60,9,'ended');"
+        "INSERT INTO object VALUES(1,'Linear',1,'a'),(2,'Conv-1',2,'b'),"
+        " (3,'We[ir]d',1,'c');"
+        "INSERT INTO path VALUES(1,'0'),(2,'a.weight');"
+        "INSERT INTO shape VALUES(1,'2 2',4),(2,'',1),(3,'0',0);");
+    return 0;
+}
+
+static int close_db(void **state)
+{
+    (void)state;
+    sqlite3_finalize(asked);
+    asked = NULL;
+    return sqlite3_close(db);
+}
+
+static void record(const char *values)
+{
+    char sql[1024];
+    snprintf(sql, sizeof sql, "INSERT INTO record VALUES(%s)", values);
+    run(sql);
+}
+
+static void some_records(void)
+{
+    /* step object pass stream io position seq t iter mb labels note path
+     * dtype shape n nan pinf ninf zero sub max min absmax absmin mean std
+     * l2 hash samples given */
+    record("1,1,1,0,1,0,1,10,1,1,0,NULL,1,2,1,NULL,0,0,0,0,0,"
+           "4.0,1.0,4.0,1.0,2.5,1.5,6.0,-1,x'0000803f00008040',NULL");
+    record("1,1,1,4096,1,0,1,10,1,1,0,NULL,1,2,1,NULL,1,0,0,0,0,"
+           "4.0,1.0,4.0,1.0,2.5,1.5,6.0,255,NULL,NULL");
+    record("2,1,1,0,2,1,2,20,2,1,0,NULL,1,2,1,NULL,0,1,0,0,0,"
+           "4.0,1.0,4.0,1.0,2.5,1.5,6.0,5,NULL,NULL");
+    record("1,2,2,0,1,0,3,30,1,1,1,NULL,1,13,2,NULL,0,0,0,0,0,"
+           "-5,-5,5,5,-5.0,0.0,5.0,6,x'fbffffffffffffff',NULL");
+    record("1,1,3,0,0,0,4,40,1,0,8,NULL,2,23,1,NULL,NULL,NULL,NULL,NULL,"
+           "NULL,NULL,1.5,NULL,NULL,0.5,NULL,NULL,NULL,NULL,129");
+    record("1,3,1,0,1,0,5,50,1,1,0,NULL,1,2,3,NULL,0,0,0,0,0,"
+           "NULL,NULL,NULL,NULL,NULL,NULL,NULL,7,NULL,NULL");
+}
+
+static int bind_all(sqlite3_stmt *s, const struct sql *q)
+{
+    for (unsigned i = 0; i < q->n; i++)
+        if (q->bind[i].type == CELL_INT)
+            sqlite3_bind_int64(s, (int)i + 1, q->bind[i].i);
+        else
+            sqlite3_bind_text(s, (int)i + 1, q->bind[i].s.text,
+                              (int)q->bind[i].s.n, SQLITE_STATIC);
+    return 0;
+}
+
+static struct cell cell_of(sqlite3_stmt *s, int i)
+{
+    struct cell c = {.type = CELL_NULL, .s = {"", 0}};
+    switch (sqlite3_column_type(s, i)) {
+    case SQLITE_INTEGER:
+        c.type = CELL_INT;
+        c.i = sqlite3_column_int64(s, i);
+        break;
+    case SQLITE_FLOAT:
+        c.type = CELL_REAL;
+        c.f = sqlite3_column_double(s, i);
+        break;
+    case SQLITE_TEXT:
+    case SQLITE_BLOB:
+        c.type = CELL_BLOB;
+        c.s.text = sqlite3_column_blob(s, i);
+        c.s.n = (size_t)sqlite3_column_bytes(s, i);
+        break;
+    }
+    return c;
+}
+
+/* Runs a question as daemon and tools do; the seqs it gives, in order. */
+static unsigned ask(const char *name, struct query *q, uint64_t *seqs,
+                    struct row *last)
+{
+    struct name_query parsed;
+    struct sql sql;
+    const char *why;
+    unsigned n = 0;
+    sqlite3_stmt *s;
+    sqlite3_finalize(asked);
+    asked = NULL;
+    if (name_parse(slice_of(name), (enum name_as)q->as, &parsed, &why))
+        fail_msg("%s", why);
+    for (unsigned i = 0; i < parsed.n; i++) {
+        assert_int_equal(sql_exists(&parsed.reading[i], &sql), 0);
+        sqlite3_prepare_v2(db, sql.text, -1, &s, NULL);
+        bind_all(s, &sql);
+        int found = sqlite3_step(s) == SQLITE_ROW;
+        sqlite3_finalize(s);
+        if (!found)
+            continue;
+        assert_int_equal(sql_records(q, &parsed.reading[i], &sql), 0);
+        if (sqlite3_prepare_v2(db, sql.text, -1, &s, NULL))
+            fail_msg("%s\n%s", sqlite3_errmsg(db), sql.text);
+        asked = s;
+        bind_all(s, &sql);
+        while (sqlite3_step(s) == SQLITE_ROW) {
+            struct cell c[ROW_COLUMN_COUNT];
+            for (int k = 0; k < ROW_COLUMN_COUNT; k++)
+                c[k] = cell_of(s, k);
+            assert_int_equal(row_get(c, last), 0);
+            seqs[n++] = last->seq;
+        }
+        break;
+    }
+    return n;
+}
+
+static void test_row__query_by_object_pass_and_step(void **state)
+{
+    (void)state;
+    struct query q;
+    struct row r;
+    uint64_t seq[8];
+    query_init(&q, QUERY_RECORDS);
+    some_records();
+    assert_int_equal(ask("forward-Linear-1-1", &q, seq, &r), 2);
+    assert_int_equal(r.rank, 1);
+    assert_int_equal(r.stats.nan, 1);
+    assert_int_equal(r.ts_ns, 2010);
+    q.rank = 0;
+    assert_int_equal(ask("forward-Linear-1-1", &q, seq, &r), 1);
+    assert_slice(r.class_name, "Linear");
+    assert_int_equal(r.ndim, 2);
+    assert_int_equal(r.shape[1], 2);
+    assert_int_equal(r.stats.has, TRD_HAS_ALL);
+    assert_int_equal(r.stats.sample_n, 2);
+    q.rank = -1;
+    assert_int_equal(ask("forward-Linear-1-5", &q, seq, &r), 0);
+    assert_int_equal(ask("forward-Linear-1-2-output.1", &q, seq, &r), 1);
+    assert_int_equal(ask("forward-Linear-1-2-output", &q, seq, &r), 0);
+    assert_int_equal(ask("backward-Conv-1-2-1", &q, seq, &r), 1);
+    assert_int_equal(r.stats.max.i, -5);
+    assert_true(r.labels & TRD_L_RECOMPUTE);
+    assert_int_equal(ask("*-*-*-1", &q, seq, &r), 5);
+    assert_int_equal(ask("forward-We[ir]?-1-1", &q, seq, &r), 1);
+    assert_int_equal(r.stats.has, TRD_HAS_COUNTS | TRD_HAS_HASH);
+    assert_int_equal(ask("forward-a-2", &q, seq, &r), 1);
+    assert_int_equal(ask("forward-b", &q, seq, &r), 0);
+}
+
+static void test_row__given_figures_come_back_as_given(void **state)
+{
+    (void)state;
+    struct query q;
+    struct row r;
+    uint64_t seq[8];
+    double numpy[5];
+    query_init(&q, QUERY_RECORDS);
+    some_records();
+    assert_int_equal(ask("grad-a.weight-1", &q, seq, &r), 1);
+    assert_true(isnan(r.stats.max.f));   /* code 1 */
+    assert_true(r.stats.min.f == 1.5);   /* code 0 */
+    assert_true(r.stats.mean == 0.5);    /* code 0 */
+    assert_true(isinf(r.stats.std));     /* code 2 */
+    assert_int_equal(trd_stats_numpy(&r.stats, r.dtype, numpy), 15);
+    assert_true(isnan(numpy[0]) && numpy[1] == 1.5);
+    assert_int_equal(given_code((double)NAN) | given_code(1.5) << 2 |
+                         given_code((double)INFINITY) << 6,
+                     129);
+}
+
+static void test_row__pages_go_on_behind_the_cursor(void **state)
+{
+    (void)state;
+    for (uint32_t order = ORDER_NAME; order <= ORDER_SEQ; order++) {
+        struct query q;
+        struct row r;
+        uint64_t all[8], one[8];
+        uint8_t cursor[ROW_CURSOR_MAX];
+        if (order == ORDER_NAME)
+            some_records();
+        query_init(&q, QUERY_RECORDS);
+        q.order = order;
+        unsigned n = ask("*", &q, all, &r);
+        assert_int_equal(n, 6);
+        q.limit = 1;
+        for (unsigned i = 0; i < n; i++) {
+            assert_int_equal(ask("*", &q, one, &r), 1);
+            assert_int_equal(one[0], all[i]);
+            q.cursor.n = row_cursor(&r, order, cursor);
+            q.cursor.text = (const char *)cursor;
+        }
+        assert_int_equal(ask("*", &q, one, &r), 0);
+        q.cursor.n = 3;
+        struct sql sql;
+        assert_int_equal(sql_records(&q, NULL, &sql), TRD_EINVAL);
+    }
+}
+
+static double number(const char *sql)
+{
+    sqlite3_stmt *s;
+    if (sqlite3_prepare_v2(db, sql, -1, &s, NULL))
+        fail_msg("%s", sqlite3_errmsg(db));
+    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+    double v = sqlite3_column_type(s, 0) == SQLITE_NULL
+                   ? (double)NAN
+                   : sqlite3_column_double(s, 0);
+    sqlite3_finalize(s);
+    return v;
+}
+
+static void test_view__record_has_numpys_form(void **state)
+{
+    (void)state;
+    some_records();
+    assert_true(isnan(number("SELECT max FROM v_record WHERE nan > 0")));
+    assert_true(isinf(number("SELECT max FROM v_record WHERE pinf > 0")));
+    assert_true(number("SELECT min FROM v_record WHERE pinf > 0") == 1);
+    assert_true(isnan(number("SELECT std FROM v_record WHERE pinf > 0")));
+    assert_true(
+        number("SELECT finite_max FROM v_record WHERE pinf > 0") == 4);
+    assert_true(isinf(
+        number("SELECT std FROM v_record WHERE name = 'grad-a.weight-1'")));
+    assert_true(number("SELECT count(*) FROM v_record WHERE name = "
+                       "'forward-Linear-1-2-output.1'") == 1);
+    assert_true(number("SELECT count(*) FROM v_record WHERE hash = "
+                       "'ffffffffffffffff'") == 1);
+    assert_true(number("SELECT count(*) FROM v_record WHERE labels = "
+                       "'recompute' AND recompute") == 1);
+}
+
+static void test_view__samples_of_every_dtype_decode(void **state)
+{
+    (void)state;
+    const struct {
+        int dtype;
+        const char *hex;
+        double value;
+    } rows[] = {
+        {TRD_F64, "000000000000f0bf", -1}, {TRD_F64, "0100000000000000",
+                                            0x1p-1074},
+        {TRD_F32, "0000c03f", 1.5},        {TRD_F32, "01000080", -0x1p-149},
+        {TRD_F16, "ff7b", 65504},          {TRD_F16, "0100", 0x1p-24},
+        {TRD_BF16, "803f", 1},             {TRD_BF16, "80ff", -INFINITY},
+        {TRD_F8_E4M3FN, "7e", 448},        {TRD_F8_E4M3FN, "01", 0x1p-9},
+        {TRD_F8_E5M2, "7b", 57344},        {TRD_F8_E5M2, "7c", INFINITY},
+        {TRD_F8_E4M3FNUZ, "7f", 240},      {TRD_F8_E5M2FNUZ, "7f", 57344},
+        {TRD_F8_E8M0FNU, "80", 2},         {TRD_I8, "80", -128},
+        {TRD_I16, "0080", -32768},         {TRD_I32, "ffffffff", -1},
+        {TRD_I64, "ffffffffffffffff", -1}, {TRD_U8, "ff", 255},
+        {TRD_U16, "ffff", 65535},          {TRD_U32, "ffffffff", 4294967295},
+        {TRD_BOOL, "01", 1},               {TRD_TEXT, "000000000000e03f", .5},
+    };
+    for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char sql[512];
+        snprintf(sql, sizeof sql,
+                 "DELETE FROM record; INSERT INTO record VALUES(1,1,1,0,1,0,1"
+                 ",1,1,1,0,NULL,1,%d,2,NULL,0,0,0,0,0,NULL,NULL,NULL,NULL,"
+                 "NULL,NULL,NULL,7,x'%s',NULL)",
+                 rows[i].dtype, rows[i].hex);
+        run(sql);
+        double v = number("SELECT value FROM v_sample");
+        if (v != rows[i].value)
+            fail_msg("%s %s: %g", trd_dtype_name(rows[i].dtype), rows[i].hex,
+                     v);
+    }
+    run("UPDATE record SET dtype = 20, samples = x'0000803f000000c0'");
+    assert_true(number("SELECT imag FROM v_sample") == -2);
+    run("UPDATE record SET dtype = 2, samples = x'0000c07f'");
+    assert_true(isnan(number("SELECT value FROM v_sample")));
+}
+
+static void test_run__counts_need_no_scan(void **state)
+{
+    (void)state;
+    char sql[2048];
+    run("INSERT INTO loss VALUES(0, 3, 5, 7, 0, 'torn', 1)");
+    snprintf(sql, sizeof sql, "SELECT records FROM (%s)", sql_run);
+    assert_true(number(sql) == 9 + 4 - 3);
+    snprintf(sql, sizeof sql, "SELECT losses FROM (%s)", sql_run);
+    assert_true(number(sql) == 7);
+}
+
+int main(void)
+{
+#define DB_TEST(name) cmocka_unit_test_setup_teardown(name, open_db, close_db)
+    const struct CMUnitTest tests[] = {
+        DB_TEST(test_row__query_by_object_pass_and_step),
+        DB_TEST(test_row__given_figures_come_back_as_given),
+        DB_TEST(test_row__pages_go_on_behind_the_cursor),
+        DB_TEST(test_view__record_has_numpys_form),
+        DB_TEST(test_view__samples_of_every_dtype_decode),
+        DB_TEST(test_run__counts_need_no_scan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,42 @@
+#!/bin/sh
+# Installs what is needed, builds with gcc and clang, runs every test, also
+# under sanitizers; ends with "N passed, N failed".
+# usage: sh tools/check.sh [--quick]    --quick: one build, no sanitizers
+set -eu
+cd "$(dirname "$0")/.."
+. tools/setup.sh
+quick=
+[ "${1:-}" != --quick ] || quick=1
+
+# shellcheck disable=SC2086
+setup_packages $packages libcmocka-dev clang libclang-rt-14-dev locales
+setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
+    mesonpy=meson-python pytest=pytest
+
+meson="$PWD/.venv/bin/python -m mesonbuild.mesonmain"
+status=0
+logs=
+
+# one_build NAME SUITES [OPTION...]
+one_build() {
+    name=$1 suites=$2
+    shift 2
+    echo "building and testing: $name"
+    CC=${cc:-gcc} setup_build "$name" --werror "$@"
+    # shellcheck disable=SC2086
+    $meson test -C "$name" --no-rebuild --print-errorlogs $suites ||
+        status=1
+    logs="$logs $name/meson-logs/testlog.json"
+}
+
+one_build build-check ""
+if [ -z "$quick" ]; then
+    c_suites="--no-suite python"
+    cc=clang one_build build-clang "$c_suites" -Dpython=false
+    one_build build-asan "$c_suites" -Dpython=false \
+        -Db_sanitize=address,undefined
+    one_build build-tsan "$c_suites" -Dpython=false -Db_sanitize=thread
+fi
+# shellcheck disable=SC2086
+.venv/bin/python tests/count.py $logs || status=1
+exit $status
