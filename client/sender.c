@@ -90,6 +90,7 @@ static int is_ours(const struct trd__sender *s)
            st.st_ino == s->ino;
 }
 
+/* The next try comes after a time that doubles, and not before wait_ms. */
 static void disconnect(struct trd__sender *s, int error, uint32_t wait_ms)
 {
     if (s->fd >= 0 && is_ours(s))
@@ -99,12 +100,11 @@ static void disconnect(struct trd__sender *s, int error, uint32_t wait_ms)
     atomic_store(&s->shared->connected, 0);
     if (error)
         atomic_store(&s->shared->last_error, error);
-    if (!wait_ms) {
-        s->backoff_ms = s->backoff_ms ? 2 * s->backoff_ms : BACKOFF_FIRST_MS;
-        if (s->backoff_ms > BACKOFF_MAX_MS)
-            s->backoff_ms = BACKOFF_MAX_MS;
+    s->backoff_ms = s->backoff_ms ? 2 * s->backoff_ms : BACKOFF_FIRST_MS;
+    if (s->backoff_ms > BACKOFF_MAX_MS)
+        s->backoff_ms = BACKOFF_MAX_MS;
+    if (wait_ms < s->backoff_ms)
         wait_ms = s->backoff_ms;
-    }
     /* a quarter of jitter, so that many ranks do not come back at once */
     uint64_t at = now();
     s->next_try_ns = at + wait_ms * MS - at % (wait_ms * MS / 4 + 1);
@@ -288,17 +288,22 @@ static int on_welcome(struct trd__sender *s, const uint8_t *payload, size_t n)
     return 0;
 }
 
-static int on_refusal(struct trd__sender *s, const uint8_t *payload, size_t n)
+/* A REFUSE without a time means: not this hello. A NACK ends this connection
+ * only; the next hello may do better. */
+static int on_refusal(struct trd__sender *s, const struct frame *f,
+                      const uint8_t *payload)
 {
     struct refusal r;
-    int failed = refusal_get(payload, n, &r);
+    int failed = refusal_get(payload, f->len, &r);
     if (failed)
         return failed;
     int error = r.reason == REASON_VERSION  ? TRD_EVERSION
                 : r.reason == REASON_BUSY   ? TRD_EBUSY
                 : r.reason == REASON_DENIED ? TRD_EACCES
                                             : TRD_EREFUSED;
-    uint32_t wait_ms = r.retry_ms ? r.retry_ms : REFUSED_MS;
+    uint32_t wait_ms = r.retry_ms                ? r.retry_ms
+                       : f->type == FRAME_REFUSE ? REFUSED_MS
+                                                 : 0;
     disconnect(s, error, wait_ms < REFUSED_MS ? wait_ms : REFUSED_MS);
     return 0;
 }
@@ -320,7 +325,7 @@ static int on_frame(struct trd__sender *s, const struct frame *f,
         return 0;
     case FRAME_REFUSE:
     case FRAME_NACK:
-        return on_refusal(s, payload, f->len);
+        return on_refusal(s, f, payload);
     case FRAME_PONG:
         return 0;
     default:

@@ -15,7 +15,7 @@ extern "C" {
 /* Fills *out and, for k > 0, writes min(k, n) samples to samples: elements
  * at numpy.linspace(0, n - 1, min(k, n), dtype=int), each in the bits of the
  * source dtype, trd_dtype_bytes() apart; samples must hold that many. An
- * empty tensor gives n 0 and no figures. Packed dtypes give n, the count of
+ * empty tensor gives n 0, counts of 0 and no figures. Packed dtypes give n, the count of
  * bytes, and a hash only. The caller's floating-point modes (flush to zero,
  * rounding, exception flags) neither change a figure nor are changed.
  * Threads: any. Blocks: no; it reads the whole tensor. Owns: nothing.
