@@ -567,8 +567,8 @@ int trd__sender_stop(struct trd__sender *s)
     atomic_store(&s->shared->stop, 1);
     trd__sender_wake(s);
     pthread_join(s->thread, NULL);
-    int done = s->welcomed && s->journal->state.durable_seq ==
-                                  trd__journal_last(s->journal);
+    int done =
+        s->journal->state.durable_seq == trd__journal_last(s->journal);
     if (s->fd >= 0 && is_ours(s))
         trd__sys.close(s->fd);
     trd__sys.close(s->wake);

@@ -51,6 +51,12 @@ static int same(struct slice s, const char *word)
     return s.n == strlen(word) && !memcmp(s.text, word, s.n);
 }
 
+/* Passes whose records are named by a path. */
+static int has_paths(struct slice pass)
+{
+    return same(pass, "grad") || same(pass, "param") || same(pass, "user");
+}
+
 /* May this part be a number? Digits and wildcards only. */
 static int is_number(struct slice s)
 {
@@ -152,6 +158,14 @@ int name_parse(struct slice text, enum name_as as, struct name_query *out,
         *why = "a step must stand before input or output";
         return TRD_ENAME;
     }
+    /* a pattern for gradients, parameters or user values means their paths */
+    int paths_first = as == NAME_AS_ANY && !io && has_paths(base.pass) &&
+                      name_has_wildcard(rest);
+    if (paths_first) {
+        if (n1)
+            add(&q, &base, NAME_PATH, head1, none, tail1);
+        add(&q, &base, NAME_PATH, rest, none, none);
+    }
     if (as != NAME_AS_MODULE) {
         if (n2)
             add(&q, &base, NAME_OBJECT, head2, tail2, tail1);
@@ -165,9 +179,9 @@ int name_parse(struct slice text, enum name_as as, struct name_query *out,
             add(&q, &base, NAME_MODULE, head1, none, tail1);
         if (!io)
             add(&q, &base, NAME_MODULE, rest, none, none);
-        if (n1 && !io)
+        if (n1 && !io && !paths_first)
             add(&q, &base, NAME_PATH, head1, none, tail1);
-        if (!io)
+        if (!io && !paths_first)
             add(&q, &base, NAME_PATH, rest, none, none);
     }
     if (!q.n) {

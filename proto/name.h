@@ -9,7 +9,8 @@
  * has several readings. They are tried in order against the dictionary of
  * the run, and the first whose object, module or path exists is meant:
  * object with instance and step, object with instance, class alone; module
- * with step, module alone; parameter path or user name likewise. */
+ * with step, module alone; parameter path or user name likewise. Patterns of
+ * grad, param and user are read as paths first. */
 #ifndef PROTO_NAME_H
 #define PROTO_NAME_H
 

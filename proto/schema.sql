@@ -106,7 +106,7 @@ CREATE TABLE record(
     min,
     absmax,
     absmin,                              -- NULL: no element but zeros
-    mean       REAL,
+    mean,                                -- untyped too: keeps -0.0
     std        REAL,
     l2         REAL,
     hash       INTEGER,                  -- 64 bits

@@ -86,6 +86,11 @@ static void test_name__wildcards_stand_for_any_part(void **state)
     (void)state;
     struct name_query q = parse("*-Custom*-?-*", NAME_AS_ANY);
     is(&q.reading[0], NAME_OBJECT, "Custom*", "?", "*");
+    q = parse("grad-*-2", NAME_AS_ANY);
+    is(&q.reading[0], NAME_PATH, "*", "", "2");
+    is(&q.reading[1], NAME_PATH, "*-2", "", "");
+    q = parse("user-*", NAME_AS_ANY);
+    is(&q.reading[0], NAME_PATH, "*", "", "");
     q = parse("forward", NAME_AS_ANY);
     assert_int_equal(q.reading[0].kind, NAME_ALL);
     assert_true(name_match(slice_of("a*c?"), slice_of("abbbcd")));

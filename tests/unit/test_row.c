@@ -10,7 +10,6 @@
 #include "schema.h"
 
 static sqlite3 *db;
-static sqlite3_stmt *asked; /* keeps the last row's memory */
 
 static void run(const char *sql)
 {
@@ -38,8 +37,6 @@ static int open_db(void **state)
 static int close_db(void **state)
 {
     (void)state;
-    sqlite3_finalize(asked);
-    asked = NULL;
     return sqlite3_close(db);
 }
 
@@ -111,8 +108,6 @@ static unsigned ask(const char *name, struct query *q, uint64_t *seqs,
     const char *why;
     unsigned n = 0;
     sqlite3_stmt *s;
-    sqlite3_finalize(asked);
-    asked = NULL;
     if (name_parse(slice_of(name), (enum name_as)q->as, &parsed, &why))
         fail_msg("%s", why);
     for (unsigned i = 0; i < parsed.n; i++) {
@@ -126,15 +121,19 @@ static unsigned ask(const char *name, struct query *q, uint64_t *seqs,
         assert_int_equal(sql_records(q, &parsed.reading[i], &sql), 0);
         if (sqlite3_prepare_v2(db, sql.text, -1, &s, NULL))
             fail_msg("%s\n%s", sqlite3_errmsg(db), sql.text);
-        asked = s;
         bind_all(s, &sql);
         while (sqlite3_step(s) == SQLITE_ROW) {
             struct cell c[ROW_COLUMN_COUNT];
             for (int k = 0; k < ROW_COLUMN_COUNT; k++)
                 c[k] = cell_of(s, k);
             assert_int_equal(row_get(c, last), 0);
+            /* the next step takes the row's memory back */
+            static char class_name[64];
+            memcpy(class_name, last->class_name.text, last->class_name.n);
+            last->class_name.text = class_name;
             seqs[n++] = last->seq;
         }
+        sqlite3_finalize(s);
         break;
     }
     return n;

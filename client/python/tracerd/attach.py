@@ -1,0 +1,339 @@
+"""attach(): tracing of a model, and the object that stands for it."""
+
+import itertools
+import os
+import weakref
+
+from . import _tracerd
+from .context import LOCAL_RANK, context, info
+from .process import connect, forget, keep, warn
+from .schedule import Schedule, contains, ranges
+
+PASSES = ("forward", "backward", "grad", "param")
+USER = _tracerd.PASSES["user"] * 4  # slot of Object.sites
+
+
+def attach(
+    model,
+    optimizer=None,
+    run=None,
+    samples=16,
+    every=1,
+    iterations=None,
+    ranks=None,
+    match=None,
+    ignore=None,
+    passes=("forward", "backward", "grad"),
+    name=None,
+    start=1,
+    tags=None,
+):
+    """Traces a model from now on; returns a Trace.
+
+    model: a torch.nn.Module, or a list of them. Wrappers (DDP, FSDP, a
+        compiled module) may be round it or inside it.
+    optimizer: its step() ends an iteration. Without one it is the first
+        optimizer that holds a parameter of the model, or Trace.step().
+    run: the name of the run: letters, digits, ".", "_", "-". By default
+        $TRACERD_RUN, else the script's name with the date and time at which
+        it (under a launcher: the launcher) was started.
+    samples: elements stored of each tensor, 0 to 4096.
+    every, iterations: iterations 1, 1+every, ... within ranges such as
+        "1-10,100" are traced. Steps count in the others too.
+    ranks: ranges of ranks to trace, such as "0,4-7"; all by default.
+    match, ignore: globs over module paths, class names and Class-n.
+    passes: of "forward", "backward", "grad" and "param".
+    name: put before the module paths, to tell two models apart.
+    start: number of the first iteration, for a resumed training.
+    tags: what is to be kept with the run (anything JSON can hold).
+
+    Recorded are tensors of any shape, dtype and device; they are read in
+    place, within the hook, before anything can change them. The training
+    computes the same bits with and without tracing.
+
+    Threads: call it in one; the model may run in any. Blocks: for creating
+    the journal (a file in memory), never for the daemon. Raises ValueError
+    or TypeError for wrong arguments and nothing else: when tracing itself
+    fails, it warns and the training goes on untraced.
+    """
+    environ = os.environ
+    if every == 1 and environ.get("TRACERD_EVERY"):
+        every = environ["TRACERD_EVERY"]
+    schedule = Schedule(every, iterations or environ.get("TRACERD_ITERATIONS"))
+    wanted_ranks = ranges(
+        environ.get("TRACERD_RANKS") if ranks is None else ranks, "ranks"
+    )
+    passes = _passes(passes)
+    if not 0 <= samples <= _tracerd.MAX_SAMPLES:
+        raise ValueError(f"samples must be 0 to {_tracerd.MAX_SAMPLES}")
+    if int(start) < 1:
+        raise ValueError("start must be 1 or more")
+    model = _module(model)
+    me = context(run)
+    if environ.get("TRACERD_DISABLE", "") not in ("", "0"):
+        return Trace()
+    if not contains(wanted_ranks, me.rank):
+        return Trace()
+    trace = Trace()
+    try:
+        trace._open(
+            model, optimizer, me, samples, schedule, passes, name or "",
+            int(start), tags, match or environ.get("TRACERD_MATCH"), ignore,
+        )
+        trace._connection.speaks = _speaks(me, wanted_ranks)
+    except Exception as error:
+        trace.close()
+        warn(f"not tracing: {type(error).__name__}: {error}")
+    return trace
+
+
+def _passes(passes):
+    if isinstance(passes, str):
+        passes = [p.strip() for p in passes.split(",")]
+    passes = frozenset(passes)
+    if not passes <= set(PASSES):
+        raise ValueError(f"passes must be of {', '.join(PASSES)}")
+    return passes
+
+
+def _module(model):
+    import torch
+
+    if isinstance(model, (list, tuple)):
+        model = torch.nn.ModuleList(model)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"a torch.nn.Module, not {type(model).__name__}")
+    return model
+
+
+def _speaks(me, wanted_ranks):
+    """One process of a machine tells what concerns the machine."""
+    first = me.rank - me.local_rank
+    if not any(n in os.environ for n in LOCAL_RANK):
+        first = 0
+    while first < me.rank and not contains(wanted_ranks, first):
+        first += 1
+    return me.rank == first
+
+
+class Trace:
+    """A traced model. All methods may be called at any time, also after
+    close() and where tracing is off; they then do nothing."""
+
+    def __init__(self):
+        self._connection = None
+        self._recorder = None
+        self._steps = None
+        self._handles = []
+        self._users = {}  # name -> (site, count)
+
+    def _open(
+        self, model, optimizer, me, samples, schedule, passes, name, start,
+        tags, match, ignore,
+    ):
+        from . import names, tensors
+        from .hooks import Recorder
+        from .steps import Steps
+
+        tensors.setup()
+        rows = names.walk(model, name)
+        things = [row.thing for row in rows if not row.wrapper]
+        _select(names, things, names.globs(match), names.globs(ignore))
+        self._connection = connect(me, info(model, tags))
+        self._recorder = Recorder(
+            self._connection, samples, passes, schedule, start, things
+        )
+        keep(self)
+        if passes & {"forward", "backward"}:
+            self._place(names, rows)
+        owners = [
+            (weakref.ref(row.module), row.thing)
+            for row in rows
+            if row.thing is not None
+        ]
+        self._steps = Steps(
+            self._recorder, owners, passes, _steppable(optimizer)
+        )
+
+    def _place(self, names, rows):
+        """Puts the hooks of a model in place."""
+        from .hooks import PostHook, PreHook
+
+        recorder = self._recorder
+        compiled = [r.raw for r in rows if names.is_compiled(r.module)]
+        refused = []
+        for row in rows:
+            if row.thing is None:
+                continue
+            edge = row.raw in compiled
+            if row.wrapper and not edge:
+                continue
+            if any(_below(row.raw, c) for c in compiled):
+                continue  # compiled code runs no hooks put on later
+            if recorder.root is None:
+                recorder.root = row.thing
+            elif not row.thing.wanted:
+                continue
+            try:
+                # the root's also where it is not wanted: they count
+                self._handles.append(
+                    row.module.register_forward_pre_hook(
+                        PreHook(recorder, row.thing), with_kwargs=True
+                    )
+                )
+                self._handles.append(
+                    row.module.register_forward_hook(
+                        PostHook(recorder, row.thing),
+                        with_kwargs=True,
+                        always_call=True,
+                    )
+                )
+            except RuntimeError:
+                refused.append(row.thing.path or row.thing.name)
+        if refused:
+            warn(
+                "these modules take no hooks (torch.jit.script?) and are "
+                "not traced: " + ", ".join(refused[:8])
+            )
+        if compiled:
+            warn(
+                "of a compiled module the inputs, outputs and gradients are "
+                "traced, what happens inside is not"
+            )
+
+    @property
+    def run(self):
+        """The run's name as the daemon gave it, or as asked for while none
+        has answered; "" where tracing is off."""
+        if self._connection is None:
+            return ""
+        return self._connection.client.run_name()
+
+    @property
+    def iteration(self):
+        """The iteration that runs now, from 1; 0 where tracing is off."""
+        return self._recorder.iteration if self._recorder else 0
+
+    @property
+    def counters(self):
+        """What became of the records of this process's run: a dict of
+        submitted, committed, durable, lost (by cause), connects,
+        journal_used_bytes, journal_bytes, connected and last_error."""
+        if self._connection is None:
+            return {}
+        return self._connection.client.counters()
+
+    def step(self):
+        """The end of an iteration, where no optimizer tells it. From the
+        first call on, only these calls count.
+
+        Records the gradients that the parameters hold now. Threads: the
+        training's. Blocks: no. Raises nothing."""
+        if self._steps is None or self._recorder.closed:
+            return
+        try:
+            self._steps.step()
+            self._connection.look()
+        except Exception as error:
+            self._recorder.failed(error)
+
+    def record(self, name, tensor):
+        """Records any tensor under a name of yours, as user-NAME-COUNT.
+
+        Threads: any. Blocks: no. Raises nothing; what cannot be recorded
+        is counted and told once."""
+        recorder = self._recorder
+        if recorder is None or recorder.closed:
+            return
+        try:
+            _record_user(recorder, self._users, str(name), tensor)
+        except Exception as error:
+            recorder.failed(error)
+
+    def flush(self, seconds=10.0):
+        """Waits until the daemon has stored what was recorded; True if it
+        has. Blocks: up to the time given."""
+        if self._connection is None:
+            return True
+        return self._connection.client.flush(int(seconds * 1000)) == 0
+
+    def close(self):
+        """Takes every hook away and says goodbye to the daemon. Done at exit
+        too. Blocks: 100 ms, twice that where no daemon ever answered."""
+        forget(self)
+        connection = self._connection
+        self._disown()
+        if connection is not None:
+            self._connection = None
+            connection.release()
+
+    def _disown(self):
+        """Ends tracing without a word to the client (it is not ours in a
+        forked child)."""
+        if self._recorder is not None:
+            self._recorder.close()
+        if self._steps is not None:
+            self._steps.close()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+def _below(raw, compiled):
+    return raw != compiled and (
+        not compiled or raw.startswith(compiled + ".")
+    )
+
+
+def _select(names, things, match, ignore):
+    """Marks the objects that are wanted; tells of globs that fit none."""
+    for patterns, what in ((match, "match"), (ignore, "ignore")):
+        for pattern, near in names.idle_patterns(things, patterns):
+            hint = f"; nearest: {', '.join(near)}" if near else ""
+            warn(f"{what}={pattern!r} fits no module{hint}")
+    for thing in things:
+        thing.wanted = (
+            not match or names.matches(thing, match)
+        ) and not names.matches(thing, ignore)
+
+
+def _steppable(optimizer):
+    """The torch optimizer inside what a framework made of it."""
+    for _ in range(8):
+        if optimizer is None or hasattr(optimizer, "register_step_pre_hook"):
+            return optimizer
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None or inner is optimizer:
+            warn(
+                f"{type(optimizer).__name__} has no step hooks; iterations "
+                "are counted by the first optimizer that steps, or by step()"
+            )
+        optimizer = inner
+    return None
+
+
+class _Now:
+    __slots__ = ("iteration", "microbatch", "step")
+
+    def __init__(self, step, recorder):
+        self.step = step
+        self.iteration = recorder.iteration
+        self.microbatch = recorder.microbatch
+
+
+def _record_user(recorder, users, name, tensor):
+    from .names import Object
+
+    thing = users.get(name)
+    if thing is None:
+        thing = users[name] = Object("", 0, "")
+        thing.count = itertools.count(1)
+    when = _Now(next(thing.count), recorder)
+    if recorder.active:
+        recorder.put(thing, USER, 0, name, when, 0, tensor)

@@ -1,0 +1,222 @@
+"""Who this process is: rank, world, attempt, run and job, from what the
+launcher says. Nothing is imported that the program has not imported."""
+
+import json
+import multiprocessing
+import os
+import platform
+import re
+import sys
+import time
+
+from . import _tracerd
+
+RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+LOCAL_RANK = (
+    "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+    "SLURM_LOCALID",
+)
+
+RUN_RULE = (
+    "letters, digits, '.', '_' and '-', not starting with '.', at most "
+    f"{_tracerd.MAX_RUN} characters"
+)
+_RUN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
+
+
+def _number(names, default):
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.strip().isdigit():
+            return int(text)
+    return default
+
+
+def _distributed():
+    dist = sys.modules.get("torch.distributed")
+    try:
+        if dist and dist.is_available() and dist.is_initialized():
+            return dist
+    except Exception:
+        pass
+    return None
+
+
+class Context:
+    """Numbers and names of this process; see context()."""
+
+    __slots__ = ("attempt", "job", "local_rank", "rank", "run", "world")
+
+
+def context(run=None):
+    """Reads the environment. Raises ValueError when the run's name is not
+    legal."""
+    me = Context()
+    dist = _distributed()
+    if dist:
+        me.rank, me.world = dist.get_rank(), dist.get_world_size()
+    else:
+        me.rank, me.world = _number(RANK, 0), _number(WORLD, 1)
+    me.local_rank = _number(LOCAL_RANK, me.rank)
+    me.attempt = _number(("TORCHELASTIC_RESTART_COUNT",), 0)
+    pid, ticks = _launcher(me.world)
+    me.job = _job(pid, ticks)
+    me.run = run or os.environ.get("TRACERD_RUN") or _default_run(pid, ticks)
+    if not _RUN.match(me.run) or len(me.run) > _tracerd.MAX_RUN:
+        raise ValueError(f"run name {me.run!r}: allowed are {RUN_RULE}")
+    return me
+
+
+def _start_ticks(pid):
+    """When a process started, clock ticks after boot; 0 if unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:
+            # the name in parentheses may hold anything, blanks included
+            return int(f.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _launcher(world):
+    """(pid, start) of the process that all ranks of this job come from; of
+    this process where there are no ranks."""
+    several = (
+        world > 1
+        or "TORCHELASTIC_RUN_ID" in os.environ
+        or multiprocessing.parent_process() is not None
+    )
+    pid = os.getppid() if several else os.getpid()
+    ticks = _start_ticks(pid)
+    if not ticks:
+        pid = os.getpid()
+        ticks = _start_ticks(pid)
+    return pid, ticks
+
+
+def _job(pid, ticks):
+    env = os.environ
+    elastic = env.get("TORCHELASTIC_RUN_ID", "")
+    parts = [elastic or env.get("SLURM_JOB_ID", "")]
+    # after an elastic restart the ranks may meet at another port
+    if not elastic:
+        parts.append(env.get("MASTER_ADDR", ""))
+        parts.append(env.get("MASTER_PORT", ""))
+    parts += [str(pid), str(ticks)]
+    return "/".join(parts)[:512]
+
+
+def _boot_seconds():
+    try:
+        with open("/proc/stat") as f:
+            for line in f:
+                if line.startswith("btime "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def script_name():
+    """The name of the program, in characters that a run may have."""
+    path = sys.argv[0] if sys.argv and sys.argv[0] else "python"
+    if path in ("-c", "-"):
+        path = "python"
+    folder, name = os.path.split(path)
+    if name == "__main__.py":
+        name = os.path.basename(folder)
+    name = re.sub(r"\.pyw?\Z", "", name)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".-_")
+    return name[:100] or "run"
+
+
+def _default_run(pid, ticks):
+    boot = _boot_seconds()
+    if boot is None or not ticks:
+        seconds = time.time()
+    else:
+        seconds = boot + ticks // os.sysconf("SC_CLK_TCK")
+    at = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
+    return f"{script_name()}-{at}"
+
+
+def info(model, tags):
+    """JSON about this process, kept with its records."""
+    torch = sys.modules["torch"]
+    facts = {
+        "script": sys.argv[0] if sys.argv else "",
+        "argv": [str(a) for a in sys.argv[1:]][:64],
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "model": type(model).__name__,
+    }
+    if tags:
+        facts["tags"] = tags
+    places = coordinates(model)
+    if places:
+        facts["coordinates"] = places
+    text = json.dumps(facts, default=str)
+    if len(text.encode()) > 32768:
+        text = json.dumps({"model": facts["model"]})
+    return text
+
+
+def coordinates(model):
+    """{"dp": [rank, size], ...}: where in the parallel layout this process
+    stands, as far as loaded frameworks say."""
+    found = {}
+    mega = sys.modules.get("megatron.core.parallel_state")
+    if mega is not None:
+        _ask(
+            found, mega, "model_parallel_is_initialized",
+            dp="get_data_parallel", tp="get_tensor_model_parallel",
+            pp="get_pipeline_model_parallel", cp="get_context_parallel",
+            ep="get_expert_model_parallel",
+        )
+    groups = sys.modules.get("deepspeed.utils.groups")
+    if groups is not None:
+        _ask(
+            found, groups, None, dp="get_data_parallel",
+            tp="get_tensor_model_parallel", sp="get_sequence_parallel",
+        )
+    for name, place in _mesh(model).items():
+        found.setdefault(name, place)
+    return found
+
+
+def _ask(found, module, ready, **functions):
+    try:
+        if ready and not getattr(module, ready)():
+            return
+    except Exception:
+        return
+    for name, stem in functions.items():
+        try:
+            rank = getattr(module, f"{stem}_rank")()
+            size = getattr(module, f"{stem}_world_size")()
+        except Exception:
+            continue
+        found.setdefault(name, [int(rank), int(size)])
+
+
+def _mesh(model):
+    if "torch.distributed.device_mesh" not in sys.modules:
+        return {}
+    try:
+        for p in model.parameters():
+            mesh = getattr(p, "device_mesh", None)
+            if mesh is None:
+                continue
+            at = mesh.get_coordinate()
+            names = mesh.mesh_dim_names or [
+                f"dim{i}" for i in range(mesh.ndim)
+            ]
+            if at is None:
+                return {}
+            return {
+                n: [int(at[i]), int(mesh.size(i))]
+                for i, n in enumerate(names)
+            }
+    except Exception:
+        pass
+    return {}

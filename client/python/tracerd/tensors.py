@@ -1,0 +1,241 @@
+"""Tensors that are not plain memory, and the figures of one tensor.
+
+The C half reads dense CPU tensors. Everything else comes here: it is either
+turned into such a tensor, with labels that say so, or described by its shape
+alone. Nothing here takes part in autograd, waits for another rank or may
+change what the training computes.
+"""
+
+import sys
+from contextlib import ExitStack
+
+from . import _tracerd
+
+LABEL = _tracerd.LABEL_BITS
+
+
+class Plain:
+    """What stands for a tensor.
+
+    `tensor` is dense and on the CPU, or None where there is nothing to read;
+    `labels` say what was done, `note` is text for the record. `shape` is the
+    shape to report where it is not the tensor's own.
+    """
+
+    __slots__ = ("dtype", "labels", "note", "shape", "tensor")
+
+    def __init__(self, tensor, labels, notes, shape, dtype):
+        self.tensor = tensor
+        self.labels = labels
+        self.note = "; ".join(notes)
+        self.shape = shape
+        self.dtype = dtype
+
+
+def setup():
+    """Tells the C half what a tensor is. Idempotent; imports torch."""
+    import torch
+
+    return _tracerd.setup(torch.Tensor, torch.nn.Parameter, torch.strided)
+
+
+def shape_of(tensor):
+    try:
+        return tuple(int(n) for n in tensor.shape)
+    except Exception:
+        return ()  # nested, uninitialized, symbolic
+
+
+def dtype_of(tensor):
+    return str(tensor.dtype).rpartition(".")[2]
+
+
+def resolve(tensor):
+    """A Plain for any tensor whatever. Raises nothing it can foresee."""
+    import torch
+
+    with ExitStack() as quiet:
+        quiet.enter_context(torch.no_grad())
+        quiet.enter_context(torch._C.DisableTorchFunctionSubclass())
+        try:
+            from torch.utils._python_dispatch import _disable_current_modes
+        except ImportError:
+            pass
+        else:
+            quiet.enter_context(_disable_current_modes())
+        return _resolve(torch, tensor, 0, [])
+
+
+def _nothing(tensor, labels, notes):
+    return Plain(None, labels, notes, shape_of(tensor), dtype_of(tensor))
+
+
+def _resolve(torch, tensor, labels, notes):
+    if _is_wrapped(torch, tensor):
+        return _nothing(tensor, labels | LABEL["unsupported"], notes)
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        inner = _unwrap(torch, tensor, notes)
+        if inner is None:
+            nodata = _is_a(
+                tensor, "torch._subclasses.fake_tensor", "FakeTensor"
+            )
+            notes.append(f"class={kind.__name__}")
+            return _nothing(
+                tensor,
+                labels | LABEL["nodata" if nodata else "unsupported"],
+                notes,
+            )
+        if hasattr(tensor, "placements"):
+            labels |= LABEL["shard"]
+        return _resolve(torch, inner, labels, notes)
+    if tensor.is_nested:
+        notes.append("nested")
+        return _nothing(tensor, labels | LABEL["unsupported"], notes)
+    if tensor.layout is not torch.strided:
+        return _resolve_layout(torch, tensor, labels, notes)
+    if tensor.is_quantized:
+        return _resolve(
+            torch, tensor.dequantize(), labels | LABEL["quantized"], notes
+        )
+    if tensor.device.type == "meta":
+        return _nothing(tensor, labels | LABEL["nodata"], notes)
+    tensor = tensor.detach()
+    if tensor.device.type == "cuda" and _is_capturing(torch):
+        # a copy would wait, which breaks the capture of a graph
+        return _nothing(tensor, labels | LABEL["nodata"], notes)
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+        labels |= LABEL["copied"]
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.untyped_storage().nbytes() == 0 and tensor.numel():
+        return _nothing(tensor, labels | LABEL["nodata"], notes)
+    return Plain(tensor, labels, notes, None, dtype_of(tensor))
+
+
+def _resolve_layout(torch, tensor, labels, notes):
+    shape = shape_of(tensor)
+    if tensor.layout is torch.sparse_coo:
+        # two entries of one place are one value
+        values = tensor.detach().coalesce().values()
+    elif tensor.layout in (
+        torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr,
+        torch.sparse_bsc,
+    ):
+        values = tensor.detach().values()
+    elif tensor.layout is getattr(torch, "_mkldnn", None):
+        return _resolve(torch, tensor.detach().to_dense(), labels, notes)
+    else:
+        return _nothing(tensor, labels | LABEL["unsupported"], notes)
+    notes.append(f"nnz={values.shape[0]}")
+    plain = _resolve(torch, values, labels | LABEL["sparse"], notes)
+    plain.shape = shape
+    return plain
+
+
+def _is_a(tensor, module, name):
+    """isinstance() without importing the class's module."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(tensor, cls)
+
+
+def _is_wrapped(torch, tensor):
+    """Whether a functorch transform (vmap, grad) made it."""
+    functorch = getattr(torch._C, "_functorch", None)
+    ask = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    return ask is not None and ask(tensor)
+
+
+def _unwrap(torch, tensor, notes):
+    """What a subclass holds; None where that is not known."""
+    if _is_a(
+        tensor, "torch.distributed._functional_collectives",
+        "AsyncCollectiveTensor",
+    ):
+        # reading before the collective has ended would be a race
+        return tensor.trigger_wait()
+    local = getattr(tensor, "_local_tensor", None)
+    if local is not None and hasattr(tensor, "placements"):
+        # to_local() would put a node into the graph
+        places = ",".join(str(p) for p in tensor.placements)
+        notes.append(f"placements={places} shape={list(tensor.shape)}")
+        return local
+    dispatch = getattr(type(tensor), "__torch_dispatch__", None)
+    own = dispatch is not None and dispatch not in (
+        torch.Tensor.__torch_dispatch__,
+        torch._C._disabled_torch_dispatch_impl,
+    )
+    if own or hasattr(tensor, "__tensor_flatten__"):
+        return None
+    if _is_uninitialized(tensor):
+        return None
+    return tensor.detach().as_subclass(torch.Tensor)
+
+
+def _is_capturing(torch):
+    return torch.cuda.is_current_stream_capturing()
+
+
+def _is_uninitialized(tensor):
+    return any(
+        c.__name__ == "UninitializedTensorMixin" for c in type(tensor).__mro__
+    )
+
+
+def stats(tensor, samples=16):
+    """The figures of one tensor, as tracerd stores them; no daemon needed.
+
+    tensor: any torch.Tensor; its figures are those of its elements in
+        row-major order, whatever the strides. A tensor on another device is
+        copied, a shard is described by its local part, a sparse tensor by
+        its coalesced values, a complex one by the magnitudes.
+    samples: how many elements to take, evenly spaced from the first to the
+        last; at most 4096.
+
+    Returns a dict: dtype (name), shape (list), n (elements), max, min, mean,
+    std (of the population), l2, absmax, absmin (smallest that is not zero),
+    nan, pinf, ninf, zero, subnormal (counts), hash (16 hex digits of the
+    element bits) and samples (list). All but mean, std and l2 are exact, and
+    integers are Python ints. With a NaN max, min, mean, std and l2 are NaN,
+    and infinities enter as IEEE says; finite_max, finite_min, finite_mean,
+    finite_std and finite_l2 then stand beside them. What does not exist, as
+    the maximum of nothing, is None.
+
+    Units: those of the elements. Threads: any; other threads run meanwhile
+    when the tensor is large. Blocks: while it reads the tensor. Raises
+    TypeError for what is no tensor, ValueError for a wrong `samples`.
+    """
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a torch.Tensor, not {type(tensor).__name__}")
+    if not 0 <= samples <= _tracerd.MAX_SAMPLES:
+        raise ValueError(f"samples must be 0 to {_tracerd.MAX_SAMPLES}")
+    setup()
+    figures = _tracerd.stats(tensor, samples)
+    if figures is not None:
+        return figures
+    plain = resolve(tensor)
+    if plain.tensor is not None:
+        figures = _tracerd.stats(plain.tensor, samples)
+    if figures is None:
+        return _no_figures(plain)
+    if plain.shape is not None:
+        figures["shape"] = list(plain.shape)
+    return figures
+
+
+def _no_figures(plain):
+    n = 1
+    for extent in plain.shape or ():
+        n *= extent
+    names = (
+        "max min mean std l2 absmax absmin nan pinf ninf zero subnormal hash"
+    )
+    return {
+        "dtype": plain.dtype,
+        "shape": list(plain.shape or ()),
+        "n": n,
+        **dict.fromkeys(names.split()),
+        "samples": [],
+    }

@@ -1,0 +1,130 @@
+/* tracectl export: a run in the order of its processes and their records. */
+#include <errno.h>
+#include <string.h>
+
+#include "tools/out.h"
+#include "tools/seed.h"
+#include "tools/source.h"
+
+static int export_rows(struct source *s, struct out *o, struct seed *seed)
+{
+    const struct cell *cells;
+    struct row row;
+    int got, code = 0;
+    if (source_status(s) == PAGE_OK && source_columns(s) != ROW_COLUMN_COUNT)
+        return ctl_fail(CTL_FAILED, "the daemon's records have another form");
+    while (code == 0 && (got = source_row(s, &cells)) != 0) {
+        if (got < 0)
+            return -got;
+        if (row_get(cells, &row))
+            return ctl_fail(CTL_BAD, "a record of run '%s' is damaged",
+                            source_run(s));
+        if (seed)
+            code = seed_record(seed, &row);
+        else
+            out_record(o, &row);
+    }
+    return code;
+}
+
+static int export_seed(struct source *s, FILE *file, uint64_t *n)
+{
+    struct seed *seed = NULL;
+    uint64_t left_out = 0;
+    int code = seed_open(file, &seed);
+    if (code == 0)
+        code = export_rows(s, NULL, seed);
+    int end = seed_close(seed, n, &left_out);
+    if (left_out)
+        ctl_fail(0,
+                 "%llu records left out: complex, packed or without figures; "
+                 "the script's lines cannot show them",
+                 (unsigned long long)left_out);
+    if (code == 0)
+        code = end;
+    if (fflush(file) || ferror(file))
+        return ctl_fail(CTL_FAILED, "cannot write: %s", ctl_errno(errno));
+    return code;
+}
+
+static int export_fields(struct source *s, const char *format, FILE *file,
+                         uint64_t *n)
+{
+    struct out o;
+    if (out_open(&o, format, file))
+        return CTL_BAD;
+    o.run = source_run(s);
+    int code = export_rows(s, &o, NULL);
+    *n = o.n;
+    return out_close(&o) ? CTL_FAILED : code;
+}
+
+static int check_format(const char *format)
+{
+    static const char *const known[] = {"seed", "csv", "json"};
+    if (!format)
+        return ctl_fail(CTL_BAD, "export needs --format seed, csv or json");
+    for (int i = 0; i < 3; i++)
+        if (strcmp(format, known[i]) == 0)
+            return 0;
+    return ctl_fail(CTL_BAD, "no export format '%s': seed, csv or json",
+                    format);
+}
+
+/* The file is opened when the run is known to be there. */
+static int write_file(struct source *s, const char *format, const char *path)
+{
+    int to_stdout = !path || strcmp(path, "-") == 0;
+    FILE *file = to_stdout ? stdout : fopen(path, "we");
+    uint64_t n = 0;
+    int code;
+    if (!file)
+        return ctl_fail(CTL_FAILED, "cannot write '%s': %s", path,
+                        ctl_errno(errno));
+    if (strcmp(format, "seed") == 0)
+        code = export_seed(s, file, &n);
+    else
+        code = export_fields(s, format, file, &n);
+    if (!to_stdout && fclose(file) && code == 0)
+        code = ctl_fail(CTL_FAILED, "cannot write '%s': %s", path,
+                        ctl_errno(errno));
+    if (code == 0 && n == 0) {
+        if (source_status(s) == PAGE_OK)
+            ctl_fail(0, "no record to export");
+        return CTL_NOTHING;
+    }
+    return code;
+}
+
+int cmd_export(struct ctl *ctl, int argc, char **argv)
+{
+    struct query q;
+    struct source *s = NULL;
+    const char *format = NULL, *path = NULL;
+    query_init(&q, QUERY_RECORDS);
+    q.order = ORDER_SEQ;
+    const struct option options[] = {
+        {OPTION_TEXT, "--format", &format},
+        {OPTION_TEXT, "--out", &path},
+        {OPTION_NUMBER, "--rank", &q.rank},
+        {OPTION_NUMBER, "--attempt", &q.attempt},
+        {OPTION_END, NULL, NULL}};
+    if (ctl_options(ctl, options, &argc, argv))
+        return CTL_BAD;
+    if (argc > 1)
+        return ctl_fail(CTL_BAD, "export takes one RUN");
+    if (!format)
+        format = ctl->format;
+    int code = check_format(format);
+    if (code == 0)
+        code = source_open(ctl, argc ? argv[0] : NULL, &s);
+    if (code == 0)
+        code = source_use_file(s);
+    if (code == 0)
+        code = source_ask(s, &q);
+    if (code == 0)
+        code = source_status(s) == PAGE_NOTHING ? CTL_NOTHING
+                                                : write_file(s, format, path);
+    source_close(s);
+    return code;
+}

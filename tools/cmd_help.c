@@ -1,0 +1,50 @@
+/* tracectl help [COMMAND] */
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/tracectl.h"
+
+static const char head[] =
+    "usage: tracectl [-s DIR | -d FILE.db|DATADIR] [-r RUN]\n"
+    "                [-o text|json|csv] COMMAND ...\n"
+    "\n";
+
+static const char tail[] =
+    "\n"
+    "  -s DIR    directory of the daemon's sockets; else TRACERD_DIR, else\n"
+    "            the private directory of the user\n"
+    "  -d PATH   a run's file, or a directory of them; needs no daemon\n"
+    "  -r RUN    name of the run, or its file; else the newest\n"
+    "  -o FORM   text for eyes, json (an object a line) or csv\n"
+    "  --version\n"
+    "\n"
+    "exit: 0 found, 1 nothing found, 2 usage or bad data, 3 cannot reach\n"
+    "the daemon or open the run. Environment: TRACERD_DIR, NO_COLOR.\n";
+
+static void one(const struct command *c)
+{
+    printf("usage: tracectl [-s DIR | -d PATH] [-r RUN] [-o FORM]\n"
+           "  %s%s%s\n\n%s\n\n%s",
+           c->name, *c->arguments ? " " : "", c->arguments, c->summary,
+           c->details);
+}
+
+int cmd_help(struct ctl *ctl, int argc, char **argv)
+{
+    (void)ctl;
+    if (argc > 1)
+        return ctl_fail(CTL_BAD, "help takes one command");
+    for (const struct command *c = ctl_commands; argc == 1 && c->name; c++)
+        if (strcmp(c->name, argv[0]) == 0) {
+            one(c);
+            return CTL_FOUND;
+        }
+    if (argc == 1)
+        return ctl_fail(CTL_BAD, "no command '%s'; see 'tracectl help'",
+                        argv[0]);
+    fputs(head, stdout);
+    for (const struct command *c = ctl_commands; c->name; c++)
+        printf("  %-7s %s\n", c->name, c->summary);
+    fputs(tail, stdout);
+    return CTL_FOUND;
+}

@@ -1,0 +1,182 @@
+/* tracectl import FILE... : text logs and journals, through the daemon. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "proto/place.h"
+#include "tools/import.h"
+#include "tools/out.h"
+#include "tools/source.h"
+#include "tools/spawn.h"
+
+enum { DIR_MAX = 4096, COLUMNS = 7, SAMPLES_DEFAULT = 16 };
+
+static void on_signal(int number)
+{
+    (void)number;
+    ingest_stop = 1;
+}
+
+/* A private daemon is to be stopped whatever happens. */
+static void catch_signals(void)
+{
+    struct sigaction a = {.sa_handler = on_signal};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGHUP, &a, NULL);
+}
+
+static int check_numbers(int64_t rank, int64_t attempt, int64_t samples)
+{
+    if (rank >= RANK_LIMIT)
+        return ctl_fail(CTL_BAD, "--rank is below %d", RANK_LIMIT);
+    if (attempt >= ATTEMPT_LIMIT)
+        return ctl_fail(CTL_BAD, "--attempt is below %d", ATTEMPT_LIMIT);
+    if (samples > TRD_MAX_SAMPLES)
+        return ctl_fail(CTL_BAD, "--samples is at most %d", TRD_MAX_SAMPLES);
+    return 0;
+}
+
+static int check_run(const char *run)
+{
+    if (!run || place_run_ok(run, strlen(run)))
+        return 0;
+    return ctl_fail(CTL_BAD,
+                    "'%s' cannot name a run: letters, digits, '.', '_' and "
+                    "'-' only, at most %d, no '.' first",
+                    run, TRD_MAX_RUN);
+}
+
+static int check_data(const char *data)
+{
+    struct stat st;
+    if (stat(data, &st) != 0)
+        return ctl_fail(CTL_FAILED, "cannot open '%s': %s", data,
+                        ctl_errno(errno));
+    if (!S_ISDIR(st.st_mode))
+        return ctl_fail(CTL_BAD, "import stores into a directory of runs; "
+                                 "'%s' is a file",
+                        data);
+    return 0;
+}
+
+static struct cell text_cell(const char *text)
+{
+    struct cell c = {.type = CELL_TEXT, .s = slice_of(text)};
+    return c;
+}
+
+static struct cell int_cell(uint64_t v)
+{
+    struct cell c = {.type = CELL_INT, .i = (int64_t)v, .s = {"", 0}};
+    return c;
+}
+
+static void report(struct out *o, const char *path,
+                   const struct import_result *r)
+{
+    const struct cell cells[COLUMNS] = {
+        text_cell(path),        text_cell(r->run),    int_cell(r->attempt),
+        int_cell(r->rank),      int_cell(r->records), int_cell(r->fresh),
+        int_cell(r->bad)};
+    out_row(o, cells);
+}
+
+/* One file; *bad and *records grow. */
+static int import_file(const char *path, const char *dir,
+                       const struct import_options *options, struct out *o,
+                       struct import_result *sum)
+{
+    struct import_result r = {.rank = 0};
+    int journal = import_is_journal(path);
+    int code;
+    if (journal < 0)
+        return CTL_FAILED;
+    if (!journal && !options->run)
+        return ctl_fail(CTL_BAD, "a text log needs --run NAME");
+    if (options->rank > 0)
+        r.rank = (uint64_t)options->rank;
+    if (options->attempt > 0)
+        r.attempt = (uint64_t)options->attempt;
+    code = journal ? import_journal(path, dir, options, &r)
+                   : import_text(path, dir, options, &r);
+    if (code)
+        return code;
+    sum->records += r.records;
+    sum->bad += r.bad;
+    report(o, path, &r);
+    return 0;
+}
+
+static int import_files(int n, char **files, const char *dir,
+                        const struct import_options *options,
+                        const char *format)
+{
+    static const struct slice names[COLUMNS] = {
+        {"file", 4}, {"run", 3},     {"attempt", 7}, {"rank", 4},
+        {"records", 7}, {"new", 3}, {"bad", 3}};
+    struct import_result sum = {.rank = 0};
+    struct out o;
+    int code = 0;
+    if (out_open(&o, format, stdout))
+        return CTL_BAD;
+    out_table(&o, names, COLUMNS);
+    for (int i = 0; i < n && !ingest_stop; i++) {
+        int one = import_file(files[i], dir, options, &o, &sum);
+        if (one > code)
+            code = one;
+    }
+    if (out_close(&o))
+        return CTL_FAILED;
+    if (code == 0 && sum.bad)
+        return CTL_BAD;
+    return code == 0 && sum.records == 0 ? CTL_NOTHING : code;
+}
+
+static int with_own_daemon(const struct ctl *ctl, int n, char **files,
+                           const struct import_options *options)
+{
+    struct spawned s;
+    int code = check_data(ctl->db);
+    if (code == 0)
+        code = spawn_daemon(ctl->db, &s);
+    if (code)
+        return code;
+    code = import_files(n, files, s.dir, options, ctl->format);
+    if (spawn_stop(&s) && code <= CTL_BAD)
+        code = ctl_fail(CTL_FAILED, "the private tracerd did not end well");
+    return code;
+}
+
+int cmd_import(struct ctl *ctl, int argc, char **argv)
+{
+    struct import_options o = {.rank = -1, .attempt = -1};
+    int64_t samples = SAMPLES_DEFAULT;
+    char dir[DIR_MAX];
+    const struct option options[] = {
+        {OPTION_TEXT, "--run", &o.run},
+        {OPTION_TEXT, "--date", &o.date},
+        {OPTION_NUMBER, "--rank", &o.rank},
+        {OPTION_NUMBER, "--attempt", &o.attempt},
+        {OPTION_NUMBER, "--samples", &samples},
+        {OPTION_END, NULL, NULL}};
+    if (ctl_options(ctl, options, &argc, argv))
+        return CTL_BAD;
+    if (!argc)
+        return ctl_fail(CTL_BAD, "import needs a FILE");
+    if (!o.run)
+        o.run = ctl->run;
+    if (check_numbers(o.rank, o.attempt, samples) || check_run(o.run))
+        return CTL_BAD;
+    if (ctl->store)
+        return ctl_fail(CTL_BAD, "--store is not supported by this version");
+    o.samples = (uint32_t)samples;
+    catch_signals();
+    if (ctl->db)
+        return with_own_daemon(ctl, argc, argv, &o);
+    int code = source_dir(ctl->dir, dir, sizeof dir);
+    return code ? code : import_files(argc, argv, dir, &o, ctl->format);
+}

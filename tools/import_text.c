@@ -1,0 +1,364 @@
+/* Importing a text log of the original script.
+ *
+ * The file is read twice: once for its hash, which makes the stream's
+ * identity, and for its days; then line by line into records. What the log
+ * does not say is settled so:
+ * - position and path are the argument's, from 0: one less than the index of
+ *   a forward input, whose index 0 is self;
+ * - iteration of forward and backward is their step, microbatch is 1;
+ * - the n-th line of a gradient's name has step and iteration n;
+ * - backward-X-output is the gradient of the output again: labelled
+ *   repeated. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/text.h"
+#include "tools/clock.h"
+#include "tools/import.h"
+#include "tools/lines.h"
+#include "tools/words.h"
+
+enum {
+    BAD_SHOWN = 20, /* bad lines named, the rest is counted */
+    INFO_MAX = 1024,
+    RECORD_MAX = ENTRY_MAX_BYTES
+};
+
+struct text_import {
+    const char *path;
+    const struct import_options *options;
+    struct import_result *result;
+    int fd;
+    uint64_t size;
+    time_t mtime;
+    /* from the first reading */
+    uint64_t hash;
+    int64_t least_us;
+    struct clock_base base;
+    /* while records are made */
+    struct clock_days days;
+    int64_t anchor_ns;
+    struct ingest *in;
+    struct words *words;
+    uint64_t seq;
+    struct text_line line;
+    uint8_t samples[8 * TRD_MAX_SAMPLES];
+    uint8_t entry[RECORD_MAX];
+};
+
+static int cannot(const struct text_import *t, int error)
+{
+    return ctl_fail(CTL_FAILED, "cannot read '%s': %s", t->path,
+                    ctl_errno(error));
+}
+
+static int is_blank(const char *line, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
+            return 0;
+    return 1;
+}
+
+/* ---- the first reading ---- */
+
+static int read_days(struct text_import *t)
+{
+    struct lines l;
+    struct clock_days days = {0};
+    const char *line;
+    size_t n;
+    int got, too_long;
+    int64_t last = 0;
+    if (lines_open(&l, t->fd, t->size))
+        return cannot(t, errno);
+    while ((got = lines_next(&l, &line, &n, &too_long)) > 0) {
+        int64_t us = clock_of_line(line, n);
+        if (us >= 0)
+            last = clock_next(&days, us);
+    }
+    t->hash = l.hash;
+    t->least_us = days.least_us;
+    int error = errno;
+    lines_close(&l);
+    if (got < 0)
+        return cannot(t, error);
+    if (!t->options->date)
+        return clock_from_mtime(&t->base, t->mtime, last)
+                   ? ctl_fail(CTL_BAD, "'%s' has no usable time of change; "
+                                       "give --date",
+                              t->path)
+                   : 0;
+    if (clock_from_date(&t->base, t->options->date))
+        return ctl_fail(CTL_BAD, "--date is YYYY-MM-DD, not '%s'",
+                        t->options->date);
+    return 0;
+}
+
+static uint64_t mix(uint64_t h, const void *bytes, size_t n)
+{
+    const uint8_t *p = bytes;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static uint64_t mix_number(uint64_t h, uint64_t v)
+{
+    uint8_t bytes[8];
+    struct writer w = writer_of(bytes, sizeof bytes);
+    put_u64(&w, v);
+    return mix(h, bytes, sizeof bytes);
+}
+
+/* The same file with the same options is the same stream. */
+static uint64_t epoch_of(const struct text_import *t)
+{
+    const struct import_options *o = t->options;
+    uint64_t h = mix_number(t->hash, t->size);
+    h = mix(h, o->run, strlen(o->run));
+    h = mix_number(h, t->result->rank);
+    h = mix_number(h, t->result->attempt);
+    h = mix_number(h, o->samples);
+    h ^= h >> 31;
+    h *= UINT64_C(0x9e3779b97f4a7c15);
+    h ^= h >> 29;
+    h >>= 1; /* an epoch has 63 bits */
+    return h ? h : 1;
+}
+
+/* ---- records ---- */
+
+static void name_bad(struct text_import *t, uint64_t line, size_t column,
+                     const char *why)
+{
+    if (++t->result->bad > BAD_SHOWN)
+        return;
+    fflush(stdout);
+    fprintf(stderr, "%s:%llu:%zu: %s\n", t->path, (unsigned long long)line,
+            column, why);
+}
+
+static int site_of(struct text_import *t, const struct text_name *name,
+                   uint32_t *id)
+{
+    struct wire_site site = {.pass = (uint32_t)name->pass,
+                             .io = (uint32_t)name->io,
+                             .position = (uint32_t)t->line.index};
+    char path[24];
+    int is_input = name->pass == TRD_FORWARD && name->io == TRD_INPUT;
+    int code = 0;
+    if (name->pass == TRD_GRAD) {
+        site.path = name->path;
+    } else {
+        const struct wire_object object = {(uint32_t)name->instance,
+                                           name->class_name, {"", 0}};
+        if (is_input && site.position)
+            site.position--;
+        snprintf(path, sizeof path, "%lu", (unsigned long)site.position);
+        site.path = slice_of(is_input && !t->line.index ? "self" : path);
+        code = words_object(t->words, &object, &site.object);
+    }
+    return code ? code : words_site(t->words, &site, id);
+}
+
+static int shape_of(struct text_import *t, uint32_t *id)
+{
+    struct wire_shape shape = {.ndim = t->line.ndim};
+    memcpy(shape.dim, t->line.shape, sizeof shape.dim);
+    return words_shape(t->words, &shape, id);
+}
+
+static void figures_of(struct text_import *t, struct trd_stats *s)
+{
+    struct writer w = writer_of(t->samples, sizeof t->samples);
+    s->n = t->line.n;
+    s->has = TRD_IS_GIVEN;
+    s->sample_n = t->line.sample_n;
+    if (t->line.no_figures)
+        return;
+    s->has |= TRD_HAS_RANGE | TRD_HAS_MEAN;
+    s->max.f = t->line.figure[0];
+    s->min.f = t->line.figure[1];
+    s->mean = t->line.figure[2];
+    s->std = t->line.figure[3];
+    for (uint32_t i = 0; i < t->line.sample_n; i++)
+        put_f64(&w, t->line.sample[i]);
+}
+
+static int when_of(struct text_import *t, const struct text_name *name,
+                   uint32_t site, struct trd_when *when)
+{
+    uint64_t step = name->step;
+    if (name->pass == TRD_GRAD && words_count(t->words, site, &step))
+        return CTL_FAILED;
+    when->step = when->iteration = step;
+    when->microbatch = 1;
+    when->labels = TRD_L_TEXT;
+    if (name->pass == TRD_BACKWARD && name->io == TRD_OUTPUT)
+        when->labels |= TRD_L_REPEATED;
+    return 0;
+}
+
+static int send_line(struct text_import *t, const struct text_name *name,
+                     int64_t us)
+{
+    struct wire_record r = {.dtype = TRD_TEXT, .samples = t->samples};
+    struct writer w = writer_of(t->entry + ENTRY_HEADER_BYTES,
+                                sizeof t->entry - ENTRY_HEADER_BYTES);
+    int code = site_of(t, name, &r.site);
+    if (code == 0)
+        code = shape_of(t, &r.shape);
+    if (code == 0)
+        code = when_of(t, name, r.site, &r.when);
+    if (code)
+        return code;
+    int64_t ns = clock_ns(&t->base, us) - t->anchor_ns;
+    r.t_ns = ns > 0 ? (uint64_t)ns : 0;
+    figures_of(t, &r.stats);
+    if (record_put(&w, &r))
+        return ctl_fail(CTL_BAD, "a record is too long");
+    uint64_t seq = ++t->seq;
+    uint32_t len = (uint32_t)(w.at - t->entry);
+    struct writer head = writer_of(t->entry, 4);
+    put_u32(&head, entry_seal(t->entry, ENTRY_RECORD, len, (uint32_t)seq));
+    return ingest_record(t->in, seq, t->entry, len);
+}
+
+static int take_line(struct text_import *t, uint64_t number, const char *line,
+                     size_t n)
+{
+    struct text_name name;
+    const char *why = "";
+    size_t column = 1;
+    int64_t of_day = clock_of_line(line, n);
+    int64_t us = of_day >= 0 ? clock_next(&t->days, of_day) : 0;
+    if (is_blank(line, n))
+        return 0;
+    if (text_parse(line, n, t->options->samples, &t->line, &why, &column)) {
+        name_bad(t, number, column, why);
+        return 0;
+    }
+    if (text_name(t->line.name, &name) || name.instance > UINT32_MAX) {
+        name_bad(t, number, (size_t)(t->line.name.text - line) + 1,
+                 "the name is not pass-Class-n-step-io or grad-parameter");
+        return 0;
+    }
+    return send_line(t, &name, us);
+}
+
+static int read_records(struct text_import *t)
+{
+    struct lines l;
+    const char *line;
+    size_t n;
+    int got = 0, too_long, code = 0;
+    if (lines_open(&l, t->fd, t->size))
+        return cannot(t, errno);
+    while (code == 0 && (got = lines_next(&l, &line, &n, &too_long)) > 0) {
+        if (too_long)
+            name_bad(t, l.number, 1, "the line is longer than 2 MiB");
+        else
+            code = take_line(t, l.number, line, n);
+    }
+    int error = errno;
+    if (code == 0 && got == 0 && l.hash != t->hash)
+        code = ctl_fail(CTL_FAILED, "'%s' changed while it was read",
+                        t->path);
+    lines_close(&l);
+    return got < 0 ? cannot(t, error) : code;
+}
+
+/* ---- the conversation ---- */
+
+/* The file's name as the value of a JSON string. */
+static void info_of(const char *path, char out[INFO_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = (size_t)snprintf(out, INFO_MAX, "{\"imported\":\"");
+    for (const char *p = slash ? slash + 1 : path; *p && n < INFO_MAX - 16;
+         p++) {
+        unsigned char b = (unsigned char)*p;
+        if (b == '"' || b == '\\')
+            out[n++] = '\\';
+        out[n++] = b < 0x20 ? '?' : (char)b;
+    }
+    snprintf(out + n, INFO_MAX - n, "\"}");
+}
+
+static int converse(struct text_import *t, const char *dir)
+{
+    char host[256] = "", info[INFO_MAX];
+    const struct import_options *o = t->options;
+    gethostname(host, sizeof host - 1);
+    info_of(t->path, info);
+    t->anchor_ns = clock_ns(&t->base, t->least_us);
+    if (t->anchor_ns < 0)
+        t->anchor_ns = 0;
+    const struct hello h = {.version_min = WIRE_VERSION,
+                            .version_max = WIRE_VERSION,
+                            .rank = (uint32_t)t->result->rank,
+                            .attempt = (uint32_t)t->result->attempt,
+                            .pid = (uint32_t)getpid(),
+                            .real_ns = (uint64_t)t->anchor_ns,
+                            .first_seq = 1,
+                            .max_len = FRAME_MAX_BYTES,
+                            .run = slice_of(o->run),
+                            .job = slice_of("import"),
+                            .host = slice_of(host),
+                            .client = slice_of("tracectl " TRD_VERSION),
+                            .journal = slice_of(""),
+                            .info = slice_of(info)};
+    int code = ingest_open(dir, &h, epoch_of(t), &t->in);
+    if (code)
+        return code;
+    const struct welcome *w = ingest_welcome(t->in);
+    snprintf(t->result->run, sizeof t->result->run, "%.*s", (int)w->run.n,
+             w->run.text);
+    code = words_open(t->in, &t->words);
+    if (code == 0)
+        code = read_records(t);
+    if (code == 0)
+        code = ingest_finish(t->in, t->seq);
+    t->result->records = t->seq;
+    t->result->fresh =
+        t->seq > w->committed_seq ? t->seq - w->committed_seq : 0;
+    return code;
+}
+
+int import_text(const char *path, const char *dir,
+                const struct import_options *options,
+                struct import_result *out)
+{
+    struct text_import *t = calloc(1, sizeof *t);
+    struct stat st;
+    int code = 0;
+    if (!t)
+        return ctl_fail(CTL_FAILED, "out of memory");
+    t->path = path;
+    t->options = options;
+    t->result = out;
+    t->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (t->fd < 0 || fstat(t->fd, &st)) {
+        code = cannot(t, errno);
+    } else {
+        t->size = (uint64_t)st.st_size;
+        t->mtime = st.st_mtime;
+        code = read_days(t);
+    }
+    if (code == 0)
+        code = converse(t, dir);
+    if (out->bad > BAD_SHOWN)
+        fprintf(stderr, "%s: %llu more bad lines\n", path,
+                (unsigned long long)(out->bad - BAD_SHOWN));
+    words_close(t->words);
+    ingest_close(t->in);
+    if (t->fd >= 0)
+        close(t->fd);
+    free(t);
+    return code;
+}

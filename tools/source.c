@@ -1,0 +1,223 @@
+/* Choosing a source, and walking over its pages.
+ *
+ * One page is held at a time, so memory does not grow with the answer. */
+#include "tools/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+struct source {
+    const struct source_ops *ops;
+    void *state;
+    struct query q;
+    uint64_t left;          /* rows still wanted, UINT64_MAX: all */
+    struct page page;
+    uint8_t *bytes;         /* of the page */
+    uint8_t cursor[1024];   /* of the page, kept while the next is made */
+    struct cell cell[PAGE_MAX_COLUMNS];
+    char run[TRD_MAX_RUN + 1];
+    int named;              /* 1: run is final */
+    int live;               /* 1: asks the daemon */
+};
+
+static int is_file_name(const char *run)
+{
+    size_t n = strlen(run);
+    return n > 3 && strcmp(run + n - 3, ".db") == 0;
+}
+
+int source_open(const struct ctl *ctl, const char *run, struct source **out)
+{
+    struct source *s = NULL;
+    int code;
+    if (ctl->store)
+        return ctl_fail(CTL_BAD, "--store is not supported by this version; "
+                                 "use -d or -s");
+    run = run ? run : ctl->run ? ctl->run : "";
+    s = calloc(1, sizeof *s);
+    if (s)
+        s->bytes = malloc(SP_MAX_BYTES);
+    if (!s || !s->bytes) {
+        code = ctl_fail(CTL_FAILED, "out of memory");
+        goto out;
+    }
+    if (is_file_name(run)) {
+        code = source_db_open(run, "", &s->ops, &s->state);
+    } else if (strlen(run) > TRD_MAX_RUN) {
+        code = ctl_fail(CTL_BAD, "the run's name is longer than %d bytes",
+                        TRD_MAX_RUN);
+    } else if (ctl->db) {
+        code = source_db_open(ctl->db, run, &s->ops, &s->state);
+    } else {
+        snprintf(s->run, sizeof s->run, "%s", run);
+        s->named = *run != '\0';
+        s->live = 1;
+        code = source_live_open(ctl->dir, &s->ops, &s->state);
+    }
+    if (code == 0) {
+        *out = s;
+        return 0;
+    }
+out:
+    source_close(s);
+    return code;
+}
+
+void source_close(struct source *s)
+{
+    if (!s)
+        return;
+    if (s->ops && s->state)
+        s->ops->close(s->state);
+    free(s->bytes);
+    free(s);
+}
+
+/* One page into s->page. */
+static int ask_page(struct source *s, const struct query *q)
+{
+    size_t n = 0;
+    int code = s->ops->ask(s->state, q, s->bytes, SP_MAX_BYTES, &n);
+    if (code)
+        return code;
+    int bad = page_get(s->bytes, n, &s->page);
+    if (bad == TRD_EVERSION)
+        return ctl_fail(CTL_FAILED, "the daemon speaks another version");
+    if (bad)
+        return ctl_fail(CTL_FAILED, "the daemon's answer is damaged: %s",
+                        trd_strerror(bad));
+    if (s->page.status >= PAGE_BAD) {
+        if (s->page.message.n)
+            ctl_fail(0, "%.*s", (int)s->page.message.n,
+                     s->page.message.text);
+        else
+            ctl_fail(0, "the run cannot be read");
+        return (int)s->page.status;
+    }
+    if (s->page.columns == 0)
+        s->page.rows = 0;
+    return 0;
+}
+
+/* The name of the newest run, so that all pages are of the same one. */
+static int find_name(struct source *s)
+{
+    static const char sql[] = "SELECT value FROM meta WHERE key = 'name'";
+    struct query q;
+    struct cell cell[PAGE_MAX_COLUMNS];
+    int code;
+    if (s->named)
+        return 0;
+    query_init(&q, QUERY_SQL);
+    q.sql = slice_of(sql);
+    code = ask_page(s, &q);
+    if (code == 0 && page_row(&s->page, cell) &&
+        cell[0].type == CELL_TEXT && cell[0].s.n <= TRD_MAX_RUN) {
+        memcpy(s->run, cell[0].s.text, cell[0].s.n);
+        s->run[cell[0].s.n] = '\0';
+        s->named = 1;
+    }
+    return code;
+}
+
+/* The data directory, from the daemon's status; 0 if it does not tell. */
+static int find_data(struct source *s, char *out, size_t cap)
+{
+    struct query q;
+    struct cell cell[PAGE_MAX_COLUMNS];
+    query_init(&q, QUERY_STATUS);
+    if (ask_page(s, &q) || s->page.columns != 2)
+        return 0;
+    while (page_row(&s->page, cell))
+        if (cell[0].type == CELL_TEXT && cell[1].type == CELL_TEXT &&
+            cell[0].s.n == 4 && memcmp(cell[0].s.text, "data", 4) == 0 &&
+            cell[1].s.n < cap) {
+            memcpy(out, cell[1].s.text, cell[1].s.n);
+            out[cell[1].s.n] = '\0';
+            return 1;
+        }
+    return 0;
+}
+
+int source_use_file(struct source *s)
+{
+    char data[PATH_BYTES], path[PATH_BYTES + TRD_MAX_RUN + 8];
+    const struct source_ops *ops;
+    void *state;
+    int code = s->live ? find_name(s) : 0;
+    if (code || !s->live || !*s->run || !find_data(s, data, sizeof data))
+        return code;
+    snprintf(path, sizeof path, "%s/%s.db", data, s->run);
+    if (access(path, R_OK) != 0)
+        return 0; /* the daemon answers, or says that there is no such run */
+    code = source_db_open(path, "", &ops, &state);
+    if (code)
+        return code;
+    s->ops->close(s->state);
+    s->ops = ops;
+    s->state = state;
+    s->live = 0;
+    return 0;
+}
+
+int source_ask(struct source *s, struct query *q)
+{
+    if (q->verb == QUERY_RECORDS || q->verb == QUERY_SQL) {
+        int code = find_name(s);
+        if (code)
+            return code;
+        q->run = slice_of(s->run);
+    }
+    s->q = *q;
+    s->left = q->limit ? q->limit : UINT64_MAX;
+    int code = ask_page(s, &s->q);
+    if (code == 0 && s->page.status == PAGE_NOTHING && s->page.message.n)
+        ctl_fail(0, "%.*s", (int)s->page.message.n, s->page.message.text);
+    return code;
+}
+
+int source_row(struct source *s, const struct cell **cells)
+{
+    while (s->left && s->page.rows == 0 && s->page.cursor.n) {
+        if (s->page.cursor.n > sizeof s->cursor)
+            return -ctl_fail(CTL_FAILED, "the daemon's answer is damaged");
+        memcpy(s->cursor, s->page.cursor.text, s->page.cursor.n);
+        s->q.cursor.text = (const char *)s->cursor;
+        s->q.cursor.n = s->page.cursor.n;
+        if (s->left != UINT64_MAX)
+            s->q.limit = s->left;
+        int code = ask_page(s, &s->q);
+        if (code)
+            return -code;
+    }
+    if (!s->left || !page_row(&s->page, s->cell))
+        return 0;
+    if (s->left != UINT64_MAX)
+        s->left--;
+    *cells = s->cell;
+    return 1;
+}
+
+uint32_t source_columns(const struct source *s)
+{
+    return s->page.columns;
+}
+
+const struct slice *source_column_names(const struct source *s)
+{
+    return s->page.name;
+}
+
+const char *source_run(const struct source *s)
+{
+    return s->run;
+}
+
+int source_status(const struct source *s)
+{
+    return (int)s->page.status;
+}

@@ -1,0 +1,265 @@
+/* tracectl: questions to tracerd and to its files.
+ *
+ * This file knows the command table, the global options and the exit codes;
+ * a verb has a file of its own. One thread; the locale is never set, so that
+ * every number is printed and read in the C locale. */
+#include "tools/tracectl.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tracerd/base.h"
+
+const struct command ctl_commands[] = {
+    {"runs", "", "list the stored runs",
+     "Name, start, ranks, iterations, records, losses and state of each run.\n"
+     "\n"
+     "  tracectl runs\n"
+     "  tracectl -d ~/.local/state/tracerd -o csv runs\n",
+     cmd_runs},
+    {"query",
+     "NAME [--rank N] [--attempt N] [--iteration N] [--microbatch N]\n"
+     "      [--as object|module] [--limit N]",
+     "print the records of an object, a pass and a step",
+     "NAME is a record's name, pass-Class-n-step-io[.position], with its end\n"
+     "left off, * and ? anywhere, or a module's path instead of Class-n;\n"
+     "grad-PARAMETER-ITERATION for gradients. It is read first as an object,\n"
+     "then as a module or parameter; --as forces one.\n"
+     "\n"
+     "  tracectl query forward-CustomLinear-1-2\n"
+     "  tracectl -o json query 'backward-*-1-3-input' --rank 0\n"
+     "  tracectl -d run.db query grad-layer1.weight --iteration 2\n",
+     cmd_query},
+    {"status", "", "the daemon, its clients, losses by cause",
+     "Ends with 1 when a record was lost. With -d it tells what the files\n"
+     "of the runs say.\n"
+     "\n"
+     "  tracectl status\n"
+     "  tracectl -d run.db status\n",
+     cmd_status},
+    {"sql", "'SELECT ...'", "read-only SQL on a stored run",
+     "One statement over the views v_record, v_sample, v_object, v_run and\n"
+     "v_loss. Nothing can be written.\n"
+     "\n"
+     "  tracectl sql 'SELECT name, std FROM v_record ORDER BY std DESC LIMIT "
+     "5'\n"
+     "  tracectl -d run.db -o csv sql 'SELECT * FROM v_loss'\n",
+     cmd_sql},
+    {"export",
+     "[RUN] [--format seed|csv|json] [--out FILE] [--rank N]\n"
+     "       [--attempt N]",
+     "write a run as text",
+     "csv and json have the fields of query. seed writes the log that the\n"
+     "original script prints for the same training: its names, its counting,\n"
+     "five decimals. Ranks follow one another.\n"
+     "\n"
+     "  tracectl export --format seed --rank 0 --out rank0.log\n"
+     "  tracectl export run.db --format csv > run.csv\n",
+     cmd_export},
+    {"import",
+     "FILE... [--run NAME] [--rank N] [--attempt N]\n"
+     "       [--date YYYY-MM-DD] [--samples K]",
+     "store text logs of the original script, and journals",
+     "Good lines are kept, bad ones are named as FILE:LINE:COLUMN and end the\n"
+     "command with 2. Importing a file again stores nothing twice.\n"
+     "--date is the day of the first line; without it the file's time of\n"
+     "change is the time of the last. --samples is what the log was made\n"
+     "with, 16. With -d DIRECTORY no running daemon is needed.\n"
+     "\n"
+     "  tracectl import rank0.log --run before --rank 0\n"
+     "  tracectl -d runs import *.journal\n",
+     cmd_import},
+    {"help", "[COMMAND]", "this text, or a command's",
+     "  tracectl help query\n", cmd_help},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+int ctl_fail(int code, const char *format, ...)
+{
+    va_list args;
+    fflush(stdout);
+    fputs("tracectl: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return code;
+}
+
+const char *ctl_errno(int error)
+{
+    switch (error) {
+    case ENOENT:
+        return "no such file";
+    case ENOTDIR:
+        return "not a directory";
+    case EISDIR:
+        return "it is a directory";
+    case EACCES:
+        return "permission denied";
+    case ENOSPC:
+        return "no space left on device";
+    default:
+        return strerror(error);
+    }
+}
+
+/* A decimal number that is not negative. */
+static int read_number(const char *text, int64_t *out)
+{
+    int64_t v = 0;
+    if (!*text)
+        return -1;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9' || v > (INT64_MAX - 9) / 10)
+            return -1;
+        v = v * 10 + (*text - '0');
+    }
+    *out = v;
+    return 0;
+}
+
+static int set_option(const struct option *o, const char *value)
+{
+    if (o->kind == OPTION_TEXT) {
+        *(const char **)o->to = value;
+        return 0;
+    }
+    if (read_number(value, o->to))
+        return ctl_fail(CTL_BAD, "%s needs a number, not '%s'", o->name,
+                        value);
+    return 0;
+}
+
+/* Does the word name the option, and is a value in the same word? */
+static int names_option(const struct option *o, const char *word,
+                        const char **value)
+{
+    size_t n = strlen(o->name);
+    if (strncmp(word, o->name, n) != 0)
+        return 0;
+    *value = NULL;
+    if (word[n] == '\0')
+        return 1;
+    if (o->name[1] != '-') { /* -ojson */
+        *value = word + n;
+        return 1;
+    }
+    if (word[n] != '=')
+        return 0;
+    *value = word + n + 1;
+    return 1;
+}
+
+/* Reads the option at argv[*at]; *at then is at its last word. */
+static int take_option(const struct option *options, int argc, char **argv,
+                       int *at, int *taken)
+{
+    const char *value;
+    *taken = 0;
+    for (const struct option *o = options; o->kind != OPTION_END; o++) {
+        if (!names_option(o, argv[*at], &value))
+            continue;
+        *taken = 1;
+        if (!value && *at + 1 >= argc)
+            return ctl_fail(CTL_BAD, "%s needs a value", o->name);
+        if (!value)
+            value = argv[++*at];
+        return set_option(o, value);
+    }
+    return 0;
+}
+
+/* With first_word set the reading stops before the first word. */
+static int read_options(struct ctl *ctl, const struct option *options,
+                        int *argc, char **argv, int first_word)
+{
+    const struct option global[] = {
+        {OPTION_TEXT, "-s", &ctl->dir},      {OPTION_TEXT, "-d", &ctl->db},
+        {OPTION_TEXT, "-r", &ctl->run},      {OPTION_TEXT, "-o", &ctl->format},
+        {OPTION_TEXT, "--store", &ctl->store}, {OPTION_END, NULL, NULL}};
+    int words = 0, only_words = 0, i;
+    for (i = 0; i < *argc; i++) {
+        int taken, bad;
+        if (only_words || argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (first_word)
+                break;
+            argv[words++] = argv[i];
+            continue;
+        }
+        if (strcmp(argv[i], "--") == 0) {
+            only_words = 1;
+            continue;
+        }
+        bad = take_option(global, *argc, argv, &i, &taken);
+        if (!bad && !taken)
+            bad = take_option(options, *argc, argv, &i, &taken);
+        if (bad)
+            return bad;
+        if (!taken)
+            return ctl_fail(CTL_BAD, "no option '%s'; see 'tracectl help'",
+                            argv[i]);
+    }
+    for (; i < *argc; i++)
+        argv[words++] = argv[i];
+    *argc = words;
+    return 0;
+}
+
+int ctl_options(struct ctl *ctl, const struct option *options, int *argc,
+                char **argv)
+{
+    return read_options(ctl, options, argc, argv, 0);
+}
+
+static int asks_help(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return 1;
+    return 0;
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (const struct command *c = ctl_commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+static int run_command(struct ctl *ctl, int argc, char **argv)
+{
+    const struct command *c = find_command(argv[0]);
+    if (!c)
+        return ctl_fail(CTL_BAD, "no command '%s'; see 'tracectl help'",
+                        argv[0]);
+    if (asks_help(argc - 1, argv + 1))
+        return cmd_help(ctl, 1, argv);
+    int code = c->go(ctl, argc - 1, argv + 1);
+    if (fflush(stdout) || ferror(stdout))
+        return ctl_fail(CTL_FAILED, "cannot write: %s", ctl_errno(errno));
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option none[] = {{OPTION_END, NULL, NULL}};
+    struct ctl ctl = {0};
+    argc -= argc > 0;
+    argv++;
+    if (argc > 0 && strcmp(argv[0], "--version") == 0) {
+        printf("tracectl %s\n", trd_version());
+        return CTL_FOUND;
+    }
+    if (argc > 0 && (strcmp(argv[0], "--help") == 0 ||
+                     strcmp(argv[0], "-h") == 0))
+        return cmd_help(&ctl, 0, argv);
+    if (read_options(&ctl, none, &argc, argv, 1))
+        return CTL_BAD;
+    if (argc == 0)
+        return ctl_fail(CTL_BAD, "no command; see 'tracectl help'");
+    return run_command(&ctl, argc, argv);
+}
