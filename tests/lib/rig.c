@@ -445,8 +445,7 @@ void rig_open(struct rig *r, struct rig_client *c, uint64_t epoch)
 {
     struct hello h = rig_hello();
     if (!rig_greet(r, c, epoch, &h))
-        fail_msg("refused: %.*s", (int)c->refusal.text.n,
-                 c->refusal.text.text);
+        fail_msg("refused: %.*s", (int)c->refusal.text.n, c->refusal.text.text);
 }
 
 void rig_close(struct rig_client *c)
@@ -495,8 +494,8 @@ void rig_add_object(struct rig_entries *e, uint32_t id, const char *class_name,
     end(e, &w, at, ENTRY_OBJECT, id);
 }
 
-void rig_add_site(struct rig_entries *e, uint32_t id, uint32_t object,
-                  int pass, int io, uint32_t position, const char *path)
+void rig_add_site(struct rig_entries *e, uint32_t id, uint32_t object, int pass,
+                  int io, uint32_t position, const char *path)
 {
     struct writer w;
     struct wire_site s = {object, (uint32_t)pass, (uint32_t)io, position,
@@ -629,8 +628,9 @@ static void fill_ring(uint8_t *ring, uint32_t n, uint32_t torn)
             (pos + span + ENTRY_HEADER_BYTES) / JOURNAL_SEGMENT) {
             uint32_t len = JOURNAL_SEGMENT - (uint32_t)(pos % JOURNAL_SEGMENT);
             struct writer w = writer_of(ring + pos, 4);
-            if (len >= ENTRY_HEADER_BYTES && len <= ENTRY_MAX_BYTES)
-                put_u32(&w, entry_seal(ring + pos, ENTRY_PAD, len, i));
+            if (len >= ENTRY_HEADER_BYTES)
+                put_u32(&w, entry_seal(ring + pos, ENTRY_PAD,
+                                       ENTRY_HEADER_BYTES, i));
             pos += len;
         }
         if (pos % JOURNAL_SEGMENT == 0) {
@@ -664,13 +664,16 @@ void rig_journal(struct rig *r, const char *name, uint64_t epoch, uint32_t n,
     image = calloc(1, (size_t)head.size);
     assert_non_null(image);
     assert_non_null(dict);
-    h.pid = 1;         /* of a process that started at another time */
-    h.start_time = 12345678;
+    if (!r->journals_alive) {
+        h.pid = 1; /* of a process that started at another time */
+        h.start_time = 12345678;
+    }
     h.run = slice_of("run");
     snprintf(path, sizeof path, "%s" JOURNAL_SUFFIX, name);
     h.journal = slice_of(path);
-    assert_int_equal(hello_put(&h, image + JOURNAL_HELLO_AT,
-                               JOURNAL_HELLO_MAX, &hello_n), 0);
+    assert_int_equal(
+        hello_put(&h, image + JOURNAL_HELLO_AT, JOURNAL_HELLO_MAX, &hello_n),
+        0);
     head.epoch = epoch;
     head.pid = h.pid;
     head.start_time = h.start_time;

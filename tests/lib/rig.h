@@ -21,6 +21,7 @@ struct rig {
     char log[RIG_PATH];  /* its stderr, over all starts */
     const char *args[RIG_ARGS]; /* more options, NULL-terminated */
     pid_t pid;           /* 0: not running */
+    bool journals_alive; /* rig_journal() makes them of this process */
 };
 
 /* ---- the daemon ---- */

@@ -47,6 +47,11 @@ def attach(
     start: number of the first iteration, for a resumed training.
     tags: what is to be kept with the run (anything JSON can hold).
 
+    Where an argument is left at its default, the environment decides:
+    TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS and
+    TRACERD_MATCH. TRACERD_DISABLE=1 turns tracing off. Rank, world size and
+    restart number come from the launcher (torchrun, mpirun, srun).
+
     Recorded are tensors of any shape, dtype and device; they are read in
     place, within the hook, before anything can change them. The training
     computes the same bits with and without tracing.

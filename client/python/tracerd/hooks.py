@@ -84,7 +84,7 @@ class Recorder:
         self._told = False
         self._here = _Here()
         self._lock = threading.Lock()
-        self._log = Log(max(MIN_LOG, 64 * len(things)))
+        self._log = Log(max(MIN_LOG, 16 * len(things)))
         self._notes = {"": 0}
         self._leaves = deque()
 

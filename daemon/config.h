@@ -1,0 +1,35 @@
+/* What the daemon is told: defaults, a file, the environment, options. */
+#ifndef DAEMON_CONFIG_H
+#define DAEMON_CONFIG_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct config {
+    char dir[PATH_MAX];     /* sockets and journals; "" until decided */
+    char data[PATH_MAX];    /* stored runs */
+    bool dir_default;       /* nobody named it: parents are our choice */
+    bool data_default;
+    uint32_t clients;       /* connections at once, ingest */
+    uint32_t memory_mb;     /* received and not yet committed */
+    uint32_t query_seconds; /* time limit of a question */
+    uint32_t queries;       /* questions at once */
+};
+
+enum { CONFIG_ERROR_BYTES = PATH_MAX + 256 };
+
+void config_init(struct config *c);
+
+/* Reads `key = value` lines over what c holds. TRD_EIO or TRD_EINVAL, with
+ * error naming file and line. */
+int config_read(struct config *c, const char *file,
+                char error[CONFIG_ERROR_BYTES]);
+
+/* Fills dir and data, where still empty, from the environment and makes
+ * them absolute and free of a trailing slash. TRD_EIO, TRD_ELIMIT or
+ * TRD_ENOTFOUND with error. */
+int config_places(struct config *c, char error[CONFIG_ERROR_BYTES]);
+
+#endif

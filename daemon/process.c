@@ -1,0 +1,111 @@
+/* Whether a process still lives, by /proc. A closed socket is no proof: a
+ * forked child may hold it. */
+#include "daemon/process.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STAT_STATE = 3, STAT_START_TIME = 22 };
+
+static ssize_t read_file(const char *path, char *out, size_t cap)
+{
+    ssize_t n;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    n = read(fd, out, cap - 1);
+    close(fd);
+    if (n >= 0)
+        out[n] = '\0';
+    return n;
+}
+
+/* Field n of a stat line; the name in field 2 may hold anything, so they
+ * are counted from the last parenthesis. */
+static const char *field(const char *line, int n)
+{
+    const char *p = strrchr(line, ')');
+    if (!p)
+        return NULL;
+    for (int i = 2; p && i < n; i++) {
+        p = strchr(p, ' ');
+        if (p)
+            p++;
+    }
+    return p;
+}
+
+static bool read_stat(uint32_t pid, char *state, uint64_t *start_time)
+{
+    char path[64], line[1024];
+    const char *s, *t;
+    snprintf(path, sizeof path, "/proc/%lu/stat", (unsigned long)pid);
+    if (read_file(path, line, sizeof line) <= 0)
+        return false;
+    s = field(line, STAT_STATE);
+    t = field(line, STAT_START_TIME);
+    if (!s || !t)
+        return false;
+    *state = *s;
+    *start_time = strtoull(t, NULL, 10);
+    return true;
+}
+
+static void read_boot_id(uint8_t out[16])
+{
+    char text[64];
+    unsigned digits = 0;
+    memset(out, 0, 16);
+    if (read_file("/proc/sys/kernel/random/boot_id", text, sizeof text) < 0)
+        return;
+    for (const char *p = text; *p && digits < 32; p++) {
+        int c = tolower((unsigned char)*p);
+        if (!isxdigit(c))
+            continue;
+        c = c <= '9' ? c - '0' : c - 'a' + 10;
+        out[digits / 2] = (uint8_t)(out[digits / 2] << 4 | c);
+        digits++;
+    }
+}
+
+static bool boot_known(const uint8_t id[16])
+{
+    static const uint8_t none[16];
+    return memcmp(id, none, sizeof none) != 0;
+}
+
+bool process_same(const struct process *a, const struct process *b)
+{
+    return a->pid == b->pid && a->start_time == b->start_time &&
+           memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
+}
+
+bool process_alive(const struct process *p)
+{
+    uint8_t boot_id[16];
+    uint64_t start_time;
+    char state;
+
+    read_boot_id(boot_id);
+    if (boot_known(p->boot_id) && boot_known(boot_id) &&
+        memcmp(p->boot_id, boot_id, sizeof boot_id) != 0)
+        return false;
+    if (p->pid == 0 || !read_stat(p->pid, &state, &start_time))
+        return false;
+    if (p->start_time && p->start_time != start_time)
+        return false;
+    return state != 'Z' && state != 'X' && state != 'x';
+}
+
+void process_self(struct process *p)
+{
+    char state;
+    p->pid = (uint32_t)getpid();
+    p->start_time = 0;
+    read_stat(p->pid, &state, &p->start_time);
+    read_boot_id(p->boot_id);
+}

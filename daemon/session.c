@@ -1,0 +1,237 @@
+/* The state machine of a stream's conversation. Loop thread; pure.
+ *
+ * What passes DO_STORE is whole and valid: checksums, lengths, kinds and
+ * order were looked at here, so that the store can decode without doubt.
+ * What it cannot know is whether a dictionary number exists; the store
+ * counts entries with unknown ones as lost. */
+#include "daemon/session.h"
+
+#include "daemon/order.h"
+#include "proto/place.h"
+#include "proto/record.h"
+
+static struct verdict refuse(unsigned reason, const char *why)
+{
+    struct verdict v = {DO_CLOSE, reason, why};
+    return v;
+}
+
+static struct verdict just(unsigned act)
+{
+    struct verdict v = {act, 0, NULL};
+    return v;
+}
+
+void session_init(struct session *s)
+{
+    memset(s, 0, sizeof *s);
+}
+
+void session_welcome(struct session *s, uint64_t committed_seq, uint32_t dict_n)
+{
+    s->state = SESSION_OPEN;
+    s->have = committed_seq;
+    s->dict_have = dict_n;
+}
+
+struct verdict session_bad_header(int error)
+{
+    switch (error) {
+    case TRD_EVERSION:
+        return refuse(REASON_VERSION, "frames of another version");
+    case TRD_ELIMIT:
+        return refuse(REASON_TOO_BIG, "a payload above its limit");
+    default:
+        return refuse(REASON_MALFORMED, "not a frame");
+    }
+}
+
+static struct verdict on_hello(struct session *s, const struct frame *f,
+                               const uint8_t *payload)
+{
+    struct hello h;
+    int rc = hello_get(payload, f->len, &h);
+    if (rc == TRD_EVERSION)
+        return refuse(REASON_VERSION, "no version or feature in common; "
+                                      "this daemon speaks version 1");
+    if (rc)
+        return refuse(REASON_MALFORMED, "a hello that does not hold");
+    if (!place_run_ok(h.run.text, h.run.n))
+        return refuse(REASON_MALFORMED,
+                      "a run's name has letters, digits, '.', '_' and '-', "
+                      "at most 200, and does not start with '.'");
+    if (h.journal.n && memchr(h.journal.text, '/', h.journal.n))
+        return refuse(REASON_MALFORMED, "a journal outside the directory");
+    s->epoch = f->epoch;
+    s->state = SESSION_ASKED;
+    return just(DO_STORE);
+}
+
+static bool entry_ok(const struct entry *e, bool dict)
+{
+    struct wire_record record;
+    struct wire_loss loss;
+    struct wire_object object;
+    struct wire_site site;
+    struct wire_shape shape;
+    struct slice note;
+
+    switch (e->kind) {
+    case ENTRY_RECORD:
+        return !dict && record_get(e, &record) == 0;
+    case ENTRY_LOSS:
+        return !dict && loss_get(e, &loss) == 0;
+    case ENTRY_OBJECT:
+        return dict && object_get(e, &object) == 0;
+    case ENTRY_SITE:
+        return dict && site_get(e, &site) == 0;
+    case ENTRY_SHAPE:
+        return dict && shape_get(e, &shape) == 0;
+    case ENTRY_NOTE:
+        return dict && note_get(e, &note) == 0;
+    default:
+        return false;
+    }
+}
+
+/* NULL, or what is wrong with n entries numbered from first. The padding
+ * of the last one may be left off. */
+static const char *check_entries(const uint8_t *payload, uint32_t len,
+                                 uint32_t n, uint32_t first, bool dict,
+                                 unsigned *reason)
+{
+    size_t at = BATCH_BYTES;
+    struct entry e;
+
+    *reason = REASON_MALFORMED;
+    for (uint32_t i = 0; i < n; i++) {
+        int rc = at < len ? entry_get(payload + at, len - at, &e) : TRD_ETRUNC;
+        if (rc == TRD_ECORRUPT)
+            *reason = REASON_CRC;
+        if (rc)
+            return rc == TRD_ECORRUPT ? "an entry's checksum does not hold"
+                                      : "fewer entries than announced";
+        if (e.number != first + i)
+            return "an entry out of order";
+        if (!entry_ok(&e, dict))
+            return "an entry that does not hold";
+        at += entry_span(e.len);
+    }
+    return at < len ? "more entries than announced" : NULL;
+}
+
+static struct verdict on_batch(struct session *s, const struct frame *f,
+                               const uint8_t *payload)
+{
+    bool dict = f->type == FRAME_DICT;
+    struct batch b;
+    uint64_t first, have, skip;
+    const char *why;
+    unsigned reason;
+
+    if (batch_get(payload, f->len, &b))
+        return refuse(REASON_MALFORMED, "a batch that does not hold");
+    if (!dict && b.first != 0)
+        return refuse(REASON_MALFORMED, "a codec this daemon has not");
+    first = dict ? b.first : f->seq;
+    have = dict ? s->dict_have : s->have;
+    if (dict &&
+        (b.first > DICT_MAX_ENTRIES || b.n > DICT_MAX_ENTRIES - b.first + 1))
+        return refuse(REASON_QUOTA, "too many different names");
+    switch (order_check(have, first, b.n, &skip)) {
+    case ORDER_BAD:
+        return refuse(REASON_MALFORMED, "an empty or impossible range");
+    case ORDER_JUMP:
+        return refuse(REASON_GAP, dict ? "dictionary entries are missing"
+                                       : "records are missing before these");
+    case ORDER_DUP:
+        return just(DO_ACK);
+    case ORDER_NEW:
+        break;
+    }
+    why = check_entries(payload, f->len, b.n, (uint32_t)first, dict, &reason);
+    if (why)
+        return refuse(reason, why);
+    if (dict)
+        s->dict_have = (uint32_t)(first + b.n - 1);
+    else
+        s->have = first + b.n - 1;
+    return just(DO_STORE);
+}
+
+static struct verdict on_gap(struct session *s, const struct frame *f,
+                             const uint8_t *payload)
+{
+    struct gap g;
+    uint64_t skip;
+
+    if (gap_get(payload, f->len, &g) || g.first != f->seq)
+        return refuse(REASON_MALFORMED, "a gap that does not hold");
+    switch (order_check(s->have, g.first, g.last - g.first + 1, &skip)) {
+    case ORDER_BAD:
+        return refuse(REASON_MALFORMED, "an impossible range");
+    case ORDER_JUMP:
+        return refuse(REASON_GAP, "records are missing before this gap");
+    case ORDER_DUP:
+        return just(DO_ACK);
+    case ORDER_NEW:
+        break;
+    }
+    s->have = g.last;
+    return just(DO_STORE);
+}
+
+static struct verdict on_ping(struct session *s, const struct frame *f,
+                              const uint8_t *payload, uint64_t now_ns)
+{
+    struct ping p;
+    if (ping_get(payload, f->len, &p))
+        return refuse(REASON_MALFORMED, "a ping that does not hold");
+    if (s->clock_ns &&
+        now_ns - s->clock_ns < SESSION_CLOCK_S * UINT64_C(1000000000))
+        return just(DO_PONG);
+    s->clock_ns = now_ns;
+    return just(DO_PONG | DO_STORE);
+}
+
+static struct verdict on_bye(struct session *s, const struct frame *f)
+{
+    if (f->seq > s->have)
+        return refuse(REASON_GAP, "records are missing before the end");
+    s->state = SESSION_LEAVING;
+    return just(DO_STORE);
+}
+
+struct verdict session_frame(struct session *s, const struct frame *f,
+                             const uint8_t *payload, uint64_t now_ns)
+{
+    if (frame_check(f, payload))
+        return refuse(REASON_CRC, "a payload's checksum does not hold");
+    if (s->state == SESSION_NEW)
+        return f->type == FRAME_HELLO
+                   ? on_hello(s, f, payload)
+                   : refuse(REASON_MALFORMED, "the hello must come first");
+    if (s->state == SESSION_ASKED)
+        return refuse(REASON_MALFORMED, "a frame before the welcome");
+    if (s->state == SESSION_LEAVING)
+        return refuse(REASON_MALFORMED, "a frame after the bye");
+    if (f->epoch != s->epoch)
+        return refuse(REASON_MALFORMED, "a frame of another stream");
+    switch (f->type) {
+    case FRAME_DICT:
+    case FRAME_DATA:
+        return on_batch(s, f, payload);
+    case FRAME_GAP:
+        return on_gap(s, f, payload);
+    case FRAME_PING:
+        return on_ping(s, f, payload, now_ns);
+    case FRAME_BYE:
+        return on_bye(s, f);
+    case FRAME_HELLO:
+        return refuse(REASON_MALFORMED, "a second hello");
+    default:
+        if (f->flags & FRAME_OPTIONAL)
+            return just(0);
+        return refuse(REASON_MALFORMED, "an unknown type of frame");
+    }
+}

@@ -1,0 +1,313 @@
+/* Records into rows. Writer thread.
+ *
+ * The records of a transaction are first only noted with their key, then
+ * sorted by the primary key and inserted: table record is clustered, so
+ * inserts in order touch each page once. */
+#include "daemon/store_sqlite.h"
+
+#include "daemon/order.h"
+#include "proto/row.h"
+#include "tracerd/client.h"
+
+#include <stdlib.h>
+
+static const struct word *word_of(const struct stream *t, uint32_t id,
+                                  unsigned kind)
+{
+    if (id == 0 || id > t->dict_n || t->words[id - 1].kind != kind)
+        return NULL;
+    return &t->words[id - 1];
+}
+
+static struct pending *pending_new(struct run *r)
+{
+    if (r->rows_n == r->rows_cap) {
+        size_t cap = r->rows_cap ? 2 * r->rows_cap : 4096;
+        struct pending *more = realloc(r->rows, cap * sizeof *more);
+        if (!more)
+            return NULL;
+        r->rows = more;
+        r->rows_cap = cap;
+    }
+    return &r->rows[r->rows_n++];
+}
+
+int loss_add(struct run *r, struct stream *t, uint64_t first, uint64_t last,
+             const struct wire_loss *l)
+{
+    sqlite3_stmt *q = r->statement[SQL_LOSS];
+    const char *cause = wire_cause_name(l->cause);
+    int rc;
+
+    sqlite3_bind_int64(q, 1, t->id);
+    sqlite3_bind_int64(q, 2, (sqlite3_int64)first);
+    sqlite3_bind_int64(q, 3, (sqlite3_int64)last);
+    sqlite3_bind_int64(q, 4, (sqlite3_int64)l->count);
+    sqlite3_bind_int64(q, 5, (sqlite3_int64)l->bytes);
+    sqlite3_bind_text(q, 6, cause ? cause : "error", -1, SQLITE_STATIC);
+    sqlite3_bind_int64(q, 7, (sqlite3_int64)l->t_ns);
+    rc = run_step(r, SQL_LOSS);
+    if (rc != SQLITE_OK)
+        return rc;
+    t->seq = last;
+    t->moved = true;
+    if (l->cause < 16)
+        r->fresh_losses[l->cause] += l->count;
+    return SQLITE_OK;
+}
+
+static int add_loss(struct run *r, struct stream *t, const struct entry *e,
+                    uint64_t seq)
+{
+    struct wire_loss l = {.cause = TRD_LOST_ERROR, .count = 1};
+    (void)loss_get(e, &l);
+    return loss_add(r, t, seq, seq, &l);
+}
+
+static int add_unknown(struct run *r, struct stream *t, const struct entry *e,
+                       uint64_t seq, uint64_t t_ns)
+{
+    struct wire_loss l = {
+        .cause = TRD_LOST_STORE, .count = 1, .bytes = e->len, .t_ns = t_ns};
+    return loss_add(r, t, seq, seq, &l);
+}
+
+static int add_record(struct run *r, struct stream *t, const struct entry *e,
+                      uint64_t seq, const uint8_t *at)
+{
+    struct wire_record m;
+    const struct word *site, *shape, *note = NULL;
+    struct pending *p;
+
+    if (record_get(e, &m))
+        return add_unknown(r, t, e, seq, 0);
+    site = word_of(t, m.site, ENTRY_SITE);
+    shape = word_of(t, m.shape, ENTRY_SHAPE);
+    if (m.when.note)
+        note = word_of(t, m.when.note, ENTRY_NOTE);
+    if (!site || !shape || (m.when.note && !note))
+        return add_unknown(r, t, e, seq, m.t_ns);
+    p = pending_new(r);
+    if (!p)
+        return SQLITE_NOMEM;
+    p->step = (int64_t)m.when.step;
+    p->stream = t->id;
+    p->seq = (int64_t)seq;
+    p->shape_n = shape->u.n;
+    p->object = site->u.site.object;
+    p->position = site->u.site.position;
+    p->path = site->id;
+    p->shape = shape->id;
+    p->note = note ? note->id : 0;
+    p->pass = site->pass;
+    p->io = site->io;
+    p->entry = at;
+    if ((int64_t)m.when.iteration > t->iteration)
+        t->iteration = (int64_t)m.when.iteration;
+    if ((int64_t)m.t_ns > t->last_ns)
+        t->last_ns = (int64_t)m.t_ns;
+    t->seq = seq;
+    t->moved = true;
+    return SQLITE_OK;
+}
+
+int rows_add(struct run *r, struct stream *t, uint64_t seq,
+             const uint8_t *payload, size_t n)
+{
+    struct batch b;
+    uint64_t skip;
+    size_t at = BATCH_BYTES;
+
+    if (batch_get(payload, n, &b) ||
+        order_check(t->seq, seq, b.n, &skip) != ORDER_NEW)
+        return SQLITE_OK;
+    for (uint32_t i = 0; i < b.n; i++) {
+        struct entry e = entry_checked(payload + at);
+        int rc = SQLITE_OK;
+        if (i >= skip && e.kind == ENTRY_LOSS)
+            rc = add_loss(r, t, &e, seq + i);
+        else if (i >= skip)
+            rc = add_record(r, t, &e, seq + i, payload + at);
+        if (rc != SQLITE_OK)
+            return rc;
+        at += entry_span(e.len);
+    }
+    return SQLITE_OK;
+}
+
+#define COMPARE(member)                                                        \
+    if (a->member != b->member)                                                \
+        return a->member < b->member ? -1 : 1;
+
+static int by_key(const void *left, const void *right)
+{
+    const struct pending *a = left, *b = right;
+    COMPARE(step)
+    COMPARE(object)
+    COMPARE(pass)
+    COMPARE(stream)
+    COMPARE(io)
+    COMPARE(position)
+    COMPARE(seq)
+    return 0;
+}
+
+static void bind_value(sqlite3_stmt *q, int i, int kind, union trd_value v)
+{
+    if (kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED)
+        sqlite3_bind_int64(q, i, v.i);
+    else
+        sqlite3_bind_double(q, i, v.f);
+}
+
+static bool is_zero(int kind, union trd_value v)
+{
+    return kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED ? v.u == 0
+                                                                : v.f == 0;
+}
+
+/* A figure of a text log: the code says what the column cannot. */
+static uint32_t bind_given(sqlite3_stmt *q, int i, double v, unsigned place)
+{
+    uint32_t code = given_code(v);
+    if (code == GIVEN_NUMBER)
+        sqlite3_bind_double(q, i, v);
+    return code << (2 * place);
+}
+
+enum column {
+    COL_STEP = 1,
+    COL_OBJECT,
+    COL_PASS,
+    COL_STREAM,
+    COL_IO,
+    COL_POSITION,
+    COL_SEQ,
+    COL_T_NS,
+    COL_ITERATION,
+    COL_MICROBATCH,
+    COL_LABELS,
+    COL_NOTE,
+    COL_PATH,
+    COL_DTYPE,
+    COL_SHAPE,
+    COL_N,
+    COL_NAN,
+    COL_PINF,
+    COL_NINF,
+    COL_ZERO,
+    COL_SUBNORMAL,
+    COL_MAX,
+    COL_MIN,
+    COL_ABSMAX,
+    COL_ABSMIN,
+    COL_MEAN,
+    COL_STD,
+    COL_L2,
+    COL_HASH,
+    COL_SAMPLES,
+    COL_GIVEN
+};
+
+static void bind_key(sqlite3_stmt *q, const struct pending *p)
+{
+    sqlite3_bind_int64(q, COL_STEP, p->step);
+    sqlite3_bind_int64(q, COL_OBJECT, p->object);
+    sqlite3_bind_int64(q, COL_PASS, p->pass);
+    sqlite3_bind_int64(q, COL_STREAM, p->stream);
+    sqlite3_bind_int64(q, COL_IO, p->io);
+    sqlite3_bind_int64(q, COL_POSITION, p->position);
+    sqlite3_bind_int64(q, COL_SEQ, p->seq);
+    if (p->note)
+        sqlite3_bind_int64(q, COL_NOTE, p->note);
+    sqlite3_bind_int64(q, COL_PATH, p->path);
+    sqlite3_bind_int64(q, COL_SHAPE, p->shape);
+}
+
+static void bind_figures(sqlite3_stmt *q, const struct trd_stats *s, int kind)
+{
+    if (s->has & TRD_HAS_COUNTS) {
+        sqlite3_bind_int64(q, COL_NAN, (sqlite3_int64)s->nan);
+        sqlite3_bind_int64(q, COL_PINF, (sqlite3_int64)s->pinf);
+        sqlite3_bind_int64(q, COL_NINF, (sqlite3_int64)s->ninf);
+        sqlite3_bind_int64(q, COL_ZERO, (sqlite3_int64)s->zero);
+        sqlite3_bind_int64(q, COL_SUBNORMAL, (sqlite3_int64)s->subnormal);
+    }
+    if (s->has & TRD_HAS_RANGE) {
+        bind_value(q, COL_MAX, kind, s->max);
+        bind_value(q, COL_MIN, kind, s->min);
+    }
+    if (s->has & TRD_HAS_ABS) {
+        bind_value(q, COL_ABSMAX, kind, s->absmax);
+        if (!is_zero(kind, s->absmin))
+            bind_value(q, COL_ABSMIN, kind, s->absmin);
+    }
+    if (s->has & TRD_HAS_MEAN) {
+        sqlite3_bind_double(q, COL_MEAN, s->mean);
+        sqlite3_bind_double(q, COL_STD, s->std);
+    }
+    if (s->has & TRD_HAS_L2)
+        sqlite3_bind_double(q, COL_L2, s->l2);
+}
+
+static void bind_text_log(sqlite3_stmt *q, const struct trd_stats *s)
+{
+    uint32_t given = 0;
+    if (s->has & TRD_HAS_RANGE) {
+        given |= bind_given(q, COL_MAX, s->max.f, 0);
+        given |= bind_given(q, COL_MIN, s->min.f, 1);
+    }
+    if (s->has & TRD_HAS_MEAN) {
+        given |= bind_given(q, COL_MEAN, s->mean, 2);
+        given |= bind_given(q, COL_STD, s->std, 3);
+    }
+    sqlite3_bind_int64(q, COL_GIVEN, given);
+}
+
+static void bind_record(sqlite3_stmt *q, const struct pending *p,
+                        const struct wire_record *m)
+{
+    const struct trd_stats *s = &m->stats;
+    sqlite3_bind_int64(q, COL_T_NS, (sqlite3_int64)m->t_ns);
+    sqlite3_bind_int64(q, COL_ITERATION, (sqlite3_int64)m->when.iteration);
+    sqlite3_bind_int64(q, COL_MICROBATCH, m->when.microbatch);
+    sqlite3_bind_int64(q, COL_LABELS, m->when.labels);
+    sqlite3_bind_int64(q, COL_DTYPE, m->dtype);
+    if ((int64_t)s->n != p->shape_n)
+        sqlite3_bind_int64(q, COL_N, (sqlite3_int64)s->n);
+    if (s->has & TRD_IS_GIVEN)
+        bind_text_log(q, s);
+    else
+        bind_figures(q, s, trd_dtype_kind((int)m->dtype));
+    if (s->has & TRD_HAS_HASH)
+        sqlite3_bind_int64(q, COL_HASH, (sqlite3_int64)s->hash);
+    if (s->sample_n)
+        sqlite3_bind_blob(q, COL_SAMPLES, m->samples,
+                          (int)(s->sample_n * trd_dtype_bytes((int)m->dtype)),
+                          SQLITE_STATIC);
+}
+
+static int insert_one(struct run *r, const struct pending *p)
+{
+    sqlite3_stmt *q = r->statement[SQL_RECORD];
+    struct entry e = entry_checked(p->entry);
+    struct wire_record m;
+
+    if (record_get(&e, &m))
+        return SQLITE_INTERNAL; /* it was read before, and nobody wrote */
+    sqlite3_clear_bindings(q);
+    bind_key(q, p);
+    bind_record(q, p, &m);
+    return run_step(r, SQL_RECORD);
+}
+
+int rows_insert(struct run *r)
+{
+    int rc = SQLITE_OK;
+    if (r->rows_n)
+        qsort(r->rows, r->rows_n, sizeof *r->rows, by_key);
+    for (size_t i = 0; rc == SQLITE_OK && i < r->rows_n; i++)
+        rc = insert_one(r, &r->rows[i]);
+    r->rows_n = 0;
+    return rc;
+}

@@ -1,0 +1,377 @@
+/* Run files of the SQLite engine: opening, creating, closing, and putting a
+ * damaged one aside. Writer thread. */
+#include "daemon/store_sqlite.h"
+
+#include "daemon/log.h"
+#include "schema.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define APPLICATION_ID 1414677316
+#define SCHEMA_VERSION 1
+
+static const char *const statement_sql[STATEMENT_COUNT] = {
+    [SQL_BEGIN] = "BEGIN IMMEDIATE",
+    [SQL_COMMIT] = "COMMIT",
+    [SQL_RECORD] =
+        "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+        "?,?,?,?,?,?,?,?,?)",
+    [SQL_LOSS] = "INSERT OR IGNORE INTO loss VALUES(?,?,?,?,?,?,?)",
+    [SQL_CLOCK] = "INSERT OR IGNORE INTO clock VALUES(?,?,?)",
+    [SQL_MARK] = "UPDATE stream SET seq = ?2, dict_n = ?3, iteration = ?4, "
+                 "last_ns = ?5 WHERE id = ?1",
+    [SQL_STATE] = "UPDATE stream SET state = ?2 WHERE id = ?1",
+    [SQL_DICT] = "INSERT OR IGNORE INTO dict VALUES(?,?,?)",
+    [SQL_OBJECT_PUT] = "INSERT OR IGNORE INTO object(class, instance, module)"
+                       " VALUES(?,?,?)",
+    [SQL_OBJECT_GET] = "SELECT id FROM object WHERE class = ? AND "
+                       "instance = ? AND module = ?",
+    [SQL_PATH_PUT] = "INSERT OR IGNORE INTO path(text) VALUES(?)",
+    [SQL_PATH_GET] = "SELECT id FROM path WHERE text = ?",
+    [SQL_SHAPE_PUT] = "INSERT OR IGNORE INTO shape(dims, n) VALUES(?,?)",
+    [SQL_SHAPE_GET] = "SELECT id FROM shape WHERE dims = ?",
+    [SQL_NOTE_PUT] = "INSERT OR IGNORE INTO note(text) VALUES(?)",
+    [SQL_NOTE_GET] = "SELECT id FROM note WHERE text = ?",
+};
+
+/* ---- a connection to one file ---- */
+
+static int get_int(sqlite3 *db, const char *sql, int64_t *out)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW) {
+        *out = sqlite3_column_int64(q, 0);
+        rc = SQLITE_OK;
+    }
+    sqlite3_finalize(q);
+    return rc;
+}
+
+int file_get_meta(sqlite3 *db, const char *key, char *out, size_t cap)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(db, "SELECT value FROM meta WHERE key = ?", -1,
+                                &q, NULL);
+    out[0] = '\0';
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+        rc = sqlite3_step(q);
+    }
+    if (rc == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(q, 0);
+        snprintf(out, cap, "%s", text ? text : "");
+    }
+    sqlite3_finalize(q);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+int file_look_at(sqlite3 *db, enum content *out)
+{
+    int64_t id = 0, version = 0, tables = 0;
+    int rc = get_int(db, "PRAGMA application_id", &id);
+    if (rc == SQLITE_OK)
+        rc = get_int(db, "PRAGMA user_version", &version);
+    if (rc == SQLITE_OK)
+        rc = get_int(db, "SELECT count(*) FROM sqlite_master", &tables);
+    if (id == APPLICATION_ID && version == SCHEMA_VERSION)
+        *out = CONTENT_OURS;
+    else
+        *out = tables || id ? CONTENT_FOREIGN : CONTENT_EMPTY;
+    return rc;
+}
+
+int file_connect(const char *path, sqlite3 **db)
+{
+    int rc = sqlite3_open_v2(
+        path, db,
+        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (rc == SQLITE_OK)
+        sqlite3_busy_timeout(*db, 5000);
+    return rc;
+}
+
+bool file_is_damage(int code)
+{
+    return (code & 0xff) == SQLITE_CORRUPT || (code & 0xff) == SQLITE_NOTADB;
+}
+
+/* A damaged file stays for whoever can read something out of it. */
+void file_put_aside(const char *path)
+{
+    static const char *const tails[] = {"", "-wal", "-shm"};
+    char from[PATH_MAX + 16], to[PATH_MAX + 64], when[32];
+    time_t now = time(NULL);
+    struct tm tm;
+
+    gmtime_r(&now, &tm);
+    strftime(when, sizeof when, "%Y%m%dT%H%M%S", &tm);
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        snprintf(from, sizeof from, "%s%s", path, tails[i]);
+        snprintf(to, sizeof to, "%s.corrupt-%s%s", path, when, tails[i]);
+        if (rename(from, to) != 0 && errno != ENOENT)
+            log_error("rename",
+                      "file=\"%s\" error=\"%s\" then=\"the damaged "
+                      "file stays where it is\"",
+                      from, strerror(errno));
+    }
+    log_error("corrupt",
+              "file=\"%s\" then=\"moved to %s.corrupt-%s; a new "
+              "file is begun\"",
+              path, path, when);
+}
+
+/* ---- opening and closing ---- */
+
+static int put_meta(sqlite3 *db, const char *key, const char *text, size_t n)
+{
+    sqlite3_stmt *q = NULL;
+    int rc =
+        sqlite3_prepare_v2(db, "INSERT INTO meta VALUES(?, ?)", -1, &q, NULL);
+    if (rc != SQLITE_OK)
+        return rc;
+    sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+    sqlite3_bind_text(q, 2, text, (int)n, SQLITE_STATIC);
+    rc = sqlite3_step(q);
+    sqlite3_finalize(q);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+static int put_meta_int(sqlite3 *db, const char *key, int64_t v)
+{
+    char sql[128];
+    snprintf(sql, sizeof sql, "INSERT INTO meta VALUES('%s', %lld)", key,
+             (long long)v);
+    return sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+static void random_hex(char out[33])
+{
+    uint8_t bytes[16] = {0};
+    struct timespec now;
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        memcpy(bytes, &now,
+               sizeof bytes < sizeof now ? sizeof bytes : sizeof now);
+    }
+    for (int i = 0; i < 16; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+static int fill_meta(struct run *r, struct slice job)
+{
+    char store_id[33];
+    struct timespec now;
+    int rc;
+
+    random_hex(store_id);
+    clock_gettime(CLOCK_REALTIME, &now);
+    rc = put_meta(r->db, "name", r->name, strlen(r->name));
+    if (rc == SQLITE_OK)
+        rc = put_meta(r->db, "job", job.text, job.n);
+    if (rc == SQLITE_OK)
+        rc = put_meta(r->db, "store_id", store_id, 32);
+    if (rc == SQLITE_OK)
+        rc = put_meta(r->db, "version", TRD_VERSION, strlen(TRD_VERSION));
+    if (rc == SQLITE_OK)
+        rc = put_meta_int(r->db, "created_ns",
+                          now.tv_sec * INT64_C(1000000000) + now.tv_nsec);
+    return rc;
+}
+
+/* Schema and facts in one transaction: a file has both or neither. */
+static int initialise(struct run *r, struct slice job)
+{
+    int rc = sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db, schema_sql, NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = fill_meta(r, job);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL);
+    if (rc != SQLITE_OK)
+        sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+    r->unsafe = true;
+    return rc;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 87 : 0;
+}
+
+static int read_facts(struct run *r)
+{
+    char hex[64];
+    int rc = file_get_meta(r->db, "store_id", hex, sizeof hex);
+    if (rc == SQLITE_OK)
+        rc = file_get_meta(r->db, "job", r->job, sizeof r->job);
+    if (rc == SQLITE_OK && strlen(hex) != 32)
+        rc = SQLITE_CORRUPT;
+    for (int i = 0; rc == SQLITE_OK && i < 16; i++)
+        r->store_id[i] =
+            (uint8_t)(hex_digit(hex[2 * i]) << 4 | hex_digit(hex[2 * i + 1]));
+    return rc;
+}
+
+static int set_up(struct run *r)
+{
+    int rc = sqlite3_exec(r->db,
+                          "PRAGMA journal_mode=WAL;"
+                          "PRAGMA synchronous=NORMAL;"
+                          "PRAGMA journal_size_limit=67108864;"
+                          "PRAGMA wal_autocheckpoint=4000;"
+                          "PRAGMA cache_size=-32768",
+                          NULL, NULL, NULL);
+    return rc;
+}
+
+static int prepare_all(struct run *r)
+{
+    int rc = SQLITE_OK;
+    for (int i = 0; rc == SQLITE_OK && i < STATEMENT_COUNT; i++)
+        rc = sqlite3_prepare_v3(r->db, statement_sql[i], -1,
+                                SQLITE_PREPARE_PERSISTENT, &r->statement[i],
+                                NULL);
+    return rc;
+}
+
+/* Everything of the file that an earlier process committed becomes durable
+ * before a mark of it is told to anybody. */
+static int sync_leftover(struct run *r)
+{
+    sqlite3_file *wal = NULL;
+    int rc =
+        sqlite3_file_control(r->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
+    if (rc == SQLITE_OK && wal && wal->pMethods)
+        rc = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
+    return rc;
+}
+
+static int open_db(struct run *r, struct slice job)
+{
+    enum content content = CONTENT_FOREIGN;
+    struct stat st;
+    int rc = file_connect(r->path, &r->db);
+    if (rc == SQLITE_OK)
+        rc = file_look_at(r->db, &content);
+    if (rc == SQLITE_OK)
+        rc = set_up(r);
+    if (rc == SQLITE_OK && content == CONTENT_EMPTY)
+        rc = initialise(r, job);
+    if (rc == SQLITE_OK)
+        rc = read_facts(r);
+    if (rc == SQLITE_OK)
+        rc = sync_leftover(r);
+    if (rc == SQLITE_OK)
+        rc = prepare_all(r);
+    if (rc == SQLITE_OK && stat(r->path, &st) != 0)
+        rc = SQLITE_IOERR;
+    if (rc == SQLITE_OK) {
+        r->dev = st.st_dev;
+        r->ino = st.st_ino;
+    }
+    return rc;
+}
+
+static void close_db(struct run *r)
+{
+    for (int i = 0; i < STATEMENT_COUNT; i++)
+        sqlite3_finalize(r->statement[i]);
+    sqlite3_close(r->db);
+}
+
+int run_open(struct store *s, const char *name, const char *path,
+             struct slice job, struct run **out)
+{
+    struct run *r = calloc(1, sizeof *r);
+    int rc;
+    if (!r)
+        return SQLITE_NOMEM;
+    r->store = s;
+    snprintf(r->name, sizeof r->name, "%s", name);
+    snprintf(r->path, sizeof r->path, "%s", path);
+    rc = open_db(r, job);
+    if (rc != SQLITE_OK) {
+        log_error("open",
+                  "file=\"%s\" error=\"%s\" then=\"the client is "
+                  "refused and tries again\"",
+                  path, r->db ? sqlite3_errmsg(r->db) : sqlite3_errstr(rc));
+        close_db(r);
+        free(r);
+        if (file_is_damage(rc))
+            file_put_aside(path);
+        return rc;
+    }
+    known_drop(s, r->dev, r->ino);
+    r->idle_ns = store_now_ns();
+    r->next = s->runs;
+    s->runs = r;
+    atomic_fetch_add(&s->counters.runs_open, 1);
+    log_info("run_open", "run=%s file=\"%s\"", r->name, r->path);
+    *out = r;
+    return SQLITE_OK;
+}
+
+static void detach(struct run *r)
+{
+    struct run **p = &r->store->runs;
+    while (*p && *p != r)
+        p = &(*p)->next;
+    if (*p)
+        *p = r->next;
+    atomic_fetch_sub(&r->store->counters.runs_open, 1);
+}
+
+/* Streams somebody is connected to stay until they leave. */
+static void drop_streams(struct run *r)
+{
+    while (r->streams) {
+        struct stream *t = r->streams;
+        r->streams = t->next;
+        t->next = NULL;
+        t->run = NULL;
+        if (t->shared.marks) {
+            atomic_store(&t->shared.marks->failed, REASON_STORE);
+        } else {
+            words_free(r, t);
+            free(t);
+        }
+    }
+}
+
+void run_close(struct run *r)
+{
+    detach(r);
+    drop_streams(r);
+    close_db(r);
+    log_info("run_close", "run=%s", r->name);
+    free(r->rows);
+    free(r);
+}
+
+void run_fail(struct run *r, int code, const char *what)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", r->path);
+    atomic_fetch_add(&r->store->counters.failures, 1);
+    log_error("store",
+              "run=%s doing=%s error=\"%s\" then=\"clients of the "
+              "run are closed and send again\"",
+              r->name, what,
+              code == SQLITE_READONLY_DBMOVED ? "the file was moved away"
+                                              : sqlite3_errstr(code));
+    if (!sqlite3_get_autocommit(r->db))
+        sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+    run_close(r);
+    if (file_is_damage(code))
+        file_put_aside(path);
+}

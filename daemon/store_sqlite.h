@@ -1,0 +1,183 @@
+/* What the parts of the SQLite engine share. Writer thread only. */
+#ifndef DAEMON_STORE_SQLITE_H
+#define DAEMON_STORE_SQLITE_H
+
+#include <limits.h>
+#include <sqlite3.h>
+#include <sys/types.h>
+
+#include "daemon/store.h"
+#include "proto/record.h"
+
+enum statement {
+    SQL_BEGIN,
+    SQL_COMMIT,
+    SQL_RECORD,
+    SQL_LOSS,
+    SQL_CLOCK,
+    SQL_MARK,
+    SQL_STATE,
+    SQL_DICT,
+    SQL_OBJECT_PUT,
+    SQL_OBJECT_GET,
+    SQL_PATH_PUT,
+    SQL_PATH_GET,
+    SQL_SHAPE_PUT,
+    SQL_SHAPE_GET,
+    SQL_NOTE_PUT,
+    SQL_NOTE_GET,
+    STATEMENT_COUNT
+};
+
+/* What a dictionary number of a stream means in the run's tables. */
+struct word {
+    uint8_t kind;     /* enum entry_kind; 0: means nothing */
+    uint8_t pass, io; /* site */
+    uint32_t id;      /* row of object, path (for a site), shape or note */
+    union {
+        struct {
+            uint32_t object, position;
+        } site;
+        int64_t n; /* elements of a shape */
+    } u;
+};
+
+struct stream {
+    struct store_stream shared; /* first; marks NULL: not connected */
+    struct stream *next;        /* in the run */
+    struct run *run;            /* NULL: it failed, waits for leave() */
+    int64_t id;
+    uint64_t epoch;
+    int64_t real_ns;            /* of its record time 0 */
+    bool moved;                 /* in the open transaction */
+    uint64_t seq, committed, durable;
+    uint32_t dict_n, dict_committed, dict_durable;
+    int64_t iteration, last_ns; /* largest of its records */
+    struct word *words;         /* dict_n of them while connected */
+    uint32_t words_cap;
+};
+
+/* A record of the open transaction, waiting to be sorted. */
+struct pending {
+    int64_t step, stream, seq, shape_n;
+    uint32_t object, position, path, shape, note;
+    uint8_t pass, io;
+    const uint8_t *entry; /* in a payload that stays until commit */
+};
+
+struct run {
+    struct run *next;
+    struct store *store;
+    char name[TRD_MAX_RUN + 1];
+    char path[PATH_MAX];
+    char job[WIRE_STRING_MAX + 1];
+    dev_t dev;
+    ino_t ino;
+    uint8_t store_id[16];
+    sqlite3 *db;
+    sqlite3_stmt *statement[STATEMENT_COUNT];
+    struct stream *streams;
+    unsigned connected;    /* streams with marks */
+    bool open_transaction;
+    bool unsafe;           /* committed and not durable */
+    uint64_t idle_ns;      /* since when nobody is connected */
+    struct pending *rows;
+    size_t rows_n, rows_cap;
+    uint64_t fresh_losses[16]; /* counted at commit */
+};
+
+/* A run's file that is not open, remembered so that a name used for the
+ * thousandth time does not open a thousand files. */
+struct known {
+    struct known *next;
+    dev_t dev;
+    ino_t ino;
+    char *job;
+    uint64_t *epochs;
+    size_t epochs_n;
+    bool empty; /* made, but not yet a run: the daemon was killed */
+};
+
+struct store {
+    char data[PATH_MAX];
+    struct run *runs;
+    struct known *known;
+    char **sweep;          /* files that were not looked at yet */
+    size_t sweep_n;
+    struct store_counters counters;
+};
+
+uint64_t store_now_ns(void);
+
+enum content { CONTENT_OURS, CONTENT_EMPTY, CONTENT_FOREIGN };
+
+/* A connection to a file that may be anything. SQLite codes. */
+int file_connect(const char *path, sqlite3 **db);
+int file_look_at(sqlite3 *db, enum content *out);
+int file_get_meta(sqlite3 *db, const char *key, char *out, size_t cap);
+bool file_is_damage(int code);
+/* A damaged file stays, renamed, for whoever can read something of it. */
+void file_put_aside(const char *path);
+
+/* Runs a prepared statement to its end and resets it. A SQLite code. */
+int run_step(struct run *r, enum statement s);
+/* Begins the transaction if none is open. A SQLite code. */
+int run_begin(struct run *r);
+/* A statement failed: rolls back, fails the streams, closes the file. The
+ * run is gone after it. what is a word for the log. */
+void run_fail(struct run *r, int code, const char *what);
+/* Opens the file, or creates it for a new run of this job. */
+int run_open(struct store *s, const char *name, const char *path,
+             struct slice job, struct run **out);
+/* Closes an idle or failed run; its streams are freed or left alone. */
+void run_close(struct run *r);
+void run_publish(struct stream *t);
+
+/* Opens or creates the run of a hello. NULL with *a filled when refused. */
+struct run *run_find(struct store *s, const struct store_hello *h,
+                     struct store_welcome *a);
+void known_drop(struct store *s, dev_t dev, ino_t ino);
+void known_free(struct store *s);
+
+void sweep_open(struct store *s);
+void sweep_some(struct store *s);
+void sweep_close(struct store *s);
+
+/* The stream of a hello, with its dictionary; what its client no longer has
+ * and the run has not becomes a loss. A SQLite code; *out NULL: no number
+ * is left for this rank. */
+int stream_find(struct run *r, const struct store_hello *h,
+                struct stream **out);
+int stream_set_state(struct run *r, const struct stream *t,
+                     const char *state);
+
+/* Reads the dictionary of a stream that comes back. A SQLite code. */
+int words_load(struct run *r, struct stream *t);
+/* Stores entries and what they mean. A SQLite code; SQLITE_TOOBIG: more
+ * names than fit memory. */
+int words_add(struct run *r, struct stream *t, const uint8_t *payload,
+              size_t n);
+void words_free(struct run *r, struct stream *t);
+
+/* Takes the records of a payload into rows, losses into their table. */
+int rows_add(struct run *r, struct stream *t, uint64_t seq,
+             const uint8_t *payload, size_t n);
+/* Sorts and inserts what was taken. A SQLite code. */
+int rows_insert(struct run *r);
+int loss_add(struct run *r, struct stream *t, uint64_t first, uint64_t last,
+             const struct wire_loss *l);
+
+/* The entry at p of a payload that was checked before. */
+static inline struct entry entry_checked(const uint8_t *p)
+{
+    struct reader head = reader_of(p, ENTRY_HEADER_BYTES);
+    uint32_t word = get_u32(&head);
+    struct entry e = {.kind = word >> 24, .len = word & 0xffffff};
+    get_u32(&head);
+    e.number = get_u32(&head);
+    e.body = p + ENTRY_HEADER_BYTES;
+    e.body_n = e.len - ENTRY_HEADER_BYTES;
+    return e;
+}
+
+#endif

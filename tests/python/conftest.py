@@ -1,0 +1,116 @@
+"""What the tests of the Python module share.
+
+They use the installed module and programs, or those of a build directory:
+    TRD_BUILD=build python -m pytest tests/python
+TRD_TRACERD and TRD_TRACECTL name single programs. A test that needs a
+program that is not there is skipped.
+"""
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+
+def _overlay(build):
+    """A package directory out of sources and the built binary."""
+    folder = Path(tempfile.mkdtemp(prefix="tracerd-py-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    package = folder / "tracerd"
+    package.mkdir()
+    binary = next(Path(build).resolve().rglob("_tracerd.abi3.so"))
+    sources = sorted((TOP / "client/python/tracerd").glob("*.py"))
+    for source in [binary, *sources]:
+        (package / source.name).symlink_to(source)
+    return str(folder)
+
+
+if os.environ.get("TRD_BUILD"):
+    folder = _overlay(os.environ["TRD_BUILD"])
+    sys.path.insert(0, folder)
+    paths = [folder, os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+
+try:
+    import torch
+
+    import tracerd  # noqa: F401
+except ImportError as error:
+    pytest.exit(f"cannot import: {error}", returncode=77)
+
+import programs  # noqa: E402
+import recording  # noqa: E402
+
+torch.set_num_threads(1)
+for name in [n for n in os.environ if n.startswith("TRACERD_")]:
+    del os.environ[name]
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Objects are numbered from 1 again."""
+    import itertools
+    import weakref
+    from collections import defaultdict
+
+    from tracerd import names
+
+    monkeypatch.setattr(
+        names, "_next_number", defaultdict(lambda: itertools.count(1))
+    )
+    monkeypatch.setattr(names, "_numbers", weakref.WeakKeyDictionary())
+
+
+@pytest.fixture
+def recorded(monkeypatch, fresh):
+    """A list that gets what attach() records, without a daemon. Fails the
+    test on any warning and on any loss."""
+    from tracerd import _tracerd, process
+
+    records = []
+    clients = []
+
+    def open_client(*args):
+        clients.append(recording.Client(records, *args))
+        return clients[-1]
+
+    monkeypatch.setattr(_tracerd, "open", open_client)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="tracerd")
+        yield records
+    process.close_all()
+    assert sum(c.lost_n for c in clients) == 0
+
+
+@pytest.fixture
+def folder():
+    """A short private directory for sockets and journals."""
+    with tempfile.TemporaryDirectory(prefix="trd") as path:
+        yield path
+
+
+@pytest.fixture
+def daemon(folder):
+    """A running tracerd; see programs.Daemon."""
+    programs.need("tracerd", "tracectl")
+    with programs.Daemon(folder) as d:
+        yield d
+
+
+@pytest.fixture
+def here(daemon, monkeypatch, fresh):
+    """The same, and this process records to it."""
+    from tracerd import process
+
+    monkeypatch.setenv("TRACERD_DIR", daemon.dir)
+    yield daemon
+    process.close_all()

@@ -1,0 +1,320 @@
+/* The SQLite engine by itself: transactions, marks, runs, dictionaries. */
+#include "daemon/store.h"
+#include "tests/lib/unit.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/log.h"
+#include "tests/lib/rig.h"
+#include "tracerd/client.h"
+
+static struct rig rig; /* its directories only */
+static const struct store_ops *const ops = &store_sqlite;
+static struct store *store;
+static struct rig_entries dict, data[4];
+
+/* A stream as the daemon keeps one. */
+struct speaker {
+    struct marks marks;
+    struct store_stream *stream;
+    struct store_welcome welcome;
+};
+static struct speaker a, b;
+
+static void open_store(void)
+{
+    char why[512] = "";
+    if (ops->open(rig.data, &store, why, sizeof why))
+        fail_msg("%s", why);
+}
+
+static int set_up(void **state)
+{
+    char path[2 * RIG_PATH];
+    (void)state;
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
+    rig_init(&rig);
+    snprintf(path, sizeof path, "%s/log", rig.base);
+    log_open(path);
+    snprintf(rig.data, sizeof rig.data, "%s", rig.base);
+    open_store();
+    rig_fill_dict(&dict);
+    return 0;
+}
+
+static void leave(struct speaker *s)
+{
+    if (s->stream)
+        ops->leave(store, s->stream);
+    s->stream = NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    leave(&a);
+    leave(&b);
+    ops->close(store);
+    store = NULL;
+    log_close();
+    rig_fini(&rig);
+    return 0;
+}
+
+static void hello(struct speaker *s, uint64_t epoch, const struct hello *h)
+{
+    struct store_hello sh = {.epoch = epoch, .uid = 1000, .hello = *h};
+    memset(&s->marks, 0, sizeof s->marks);
+    ops->hello(store, &sh, &s->marks, &s->stream, &s->welcome);
+}
+
+static void open_speaker(struct speaker *s, uint64_t epoch, uint32_t rank)
+{
+    struct hello h = rig_hello();
+    h.rank = rank;
+    hello(s, epoch, &h);
+    assert_int_equal(s->welcome.reason, 0);
+    assert_non_null(s->stream);
+}
+
+static void put_dict(struct speaker *s)
+{
+    struct batch batch = {dict.n, 1};
+    batch_put(dict.bytes, &batch);
+    ops->dict(store, s->stream, dict.bytes, dict.n_bytes);
+}
+
+/* The payload stays until the commit: one buffer each. */
+static void put_data(struct speaker *s, int buffer, uint64_t seq, uint32_t n)
+{
+    struct batch batch = {n, 0};
+    rig_fill_data(&data[buffer], seq, n);
+    batch_put(data[buffer].bytes, &batch);
+    ops->data(store, s->stream, seq, data[buffer].bytes, data[buffer].n_bytes);
+}
+
+static int64_t ask(const char *run, const char *sql)
+{
+    char path[2 * RIG_PATH];
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    int64_t v = -1;
+    snprintf(path, sizeof path, "%s/%s.db", rig.data, run);
+    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK &&
+        sqlite3_prepare_v2(db, sql, -1, &s, NULL) == SQLITE_OK &&
+        sqlite3_step(s) == SQLITE_ROW)
+        v = sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    return v;
+}
+
+static void test_store__marks_follow_commit_and_sync(void **state)
+{
+    (void)state;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    put_data(&a, 0, 1, 10);
+    assert_int_equal(atomic_load(&a.marks.committed), 0);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 0);
+    ops->commit(store);
+    assert_int_equal(atomic_load(&a.marks.committed), 10);
+    assert_int_equal(atomic_load(&a.marks.durable), 0);
+    assert_int_equal(atomic_load(&a.marks.dict_durable), 0);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 10);
+    ops->sync(store);
+    assert_int_equal(atomic_load(&a.marks.durable), 10);
+    assert_int_equal(atomic_load(&a.marks.dict_durable), RIG_DICT_N);
+}
+
+static void test_store__what_is_not_committed_is_not_there(void **state)
+{
+    (void)state;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    put_data(&a, 0, 1, 10);
+    ops->commit(store);
+    put_data(&a, 0, 11, 10);
+    leave(&a);
+    ops->close(store); /* as if killed: nothing of the open transaction */
+    open_store();
+    open_speaker(&a, 1, 0);
+    assert_int_equal(a.welcome.seq, 10);
+    assert_int_equal(atomic_load(&a.marks.durable), 10);
+    assert_int_equal(a.welcome.dict_n, RIG_DICT_N);
+    put_data(&a, 0, 1, 20); /* all again */
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 20);
+    assert_int_equal(ask("run", "SELECT count(*) FROM dict"), RIG_DICT_N);
+}
+
+static void test_store__ranks_share_names(void **state)
+{
+    (void)state;
+    open_speaker(&a, 1, 0);
+    open_speaker(&b, 2, 1);
+    put_dict(&a);
+    put_dict(&b);
+    put_data(&a, 0, 1, 10);
+    put_data(&b, 1, 1, 10);
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT count(*) FROM object"), 1);
+    assert_int_equal(ask("run", "SELECT count(*) FROM path"), 1);
+    assert_int_equal(ask("run", "SELECT count(*) FROM shape WHERE dims = "
+                                "'4 8' AND n = 32"),
+                     1);
+    assert_int_equal(ask("run", "SELECT count(*) FROM dict"), 2 * RIG_DICT_N);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 20);
+    assert_int_equal(b.welcome.stream, 1 << 12 | 1);
+    assert_memory_equal(a.welcome.store_id, b.welcome.store_id, 16);
+}
+
+static void test_store__rows_are_in_order_of_their_key(void **state)
+{
+    struct batch batch = {3, 0};
+    (void)state;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    rig_entries_init(&data[0]);
+    for (uint64_t i = 0; i < 3; i++) {
+        struct wire_record m = rig_record(1 + i);
+        m.when.step = 10 - i;
+        rig_add_record(&data[0], 1 + i, &m);
+    }
+    batch_put(data[0].bytes, &batch);
+    ops->data(store, a.stream, 1, data[0].bytes, data[0].n_bytes);
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT seq FROM record LIMIT 1"), 3);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 3);
+}
+
+static void test_store__a_late_start_is_a_loss(void **state)
+{
+    struct hello h = rig_hello();
+    (void)state;
+    h.first_seq = 101;
+    hello(&a, 1, &h);
+    assert_int_equal(a.welcome.seq, 100);
+    put_dict(&a);
+    put_data(&a, 0, 101, 10);
+    ops->commit(store);
+    assert_int_equal(atomic_load(&a.marks.committed), 110);
+    assert_int_equal(ask("run", "SELECT seq = 1 AND last = 100 AND count = "
+                                "100 AND cause = 'store_lost' FROM loss"),
+                     1);
+    assert_int_equal(atomic_load(&ops->counters(store)->lost[TRD_LOST_STORE]),
+                     100);
+}
+
+static void test_store__a_failed_commit_fails_its_streams_only(void **state)
+{
+    struct hello h = rig_hello();
+    char path[2 * RIG_PATH];
+    sqlite3 *db = NULL;
+    (void)state;
+    open_speaker(&a, 1, 0);
+    h.run = slice_of("other");
+    hello(&b, 2, &h);
+    put_dict(&a);
+    put_dict(&b);
+    put_data(&a, 0, 1, 10);
+    put_data(&b, 1, 1, 10);
+    ops->commit(store);
+    /* somebody drops a table under it */
+    snprintf(path, sizeof path, "%s/run.db", rig.data);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "DROP VIEW v_record; DROP VIEW v_sample;"
+                                  "DROP TABLE record",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    put_data(&a, 0, 11, 10);
+    put_data(&b, 1, 11, 10);
+    ops->commit(store);
+    assert_int_equal(atomic_load(&a.marks.failed), REASON_STORE);
+    assert_int_equal(atomic_load(&a.marks.committed), 10);
+    assert_int_equal(atomic_load(&b.marks.failed), 0);
+    assert_int_equal(atomic_load(&b.marks.committed), 20);
+    put_data(&a, 0, 21, 10); /* is taken and does nothing */
+    ops->commit(store);
+}
+
+static void test_store__a_file_of_somebody_else_is_left_alone(void **state)
+{
+    char path[2 * RIG_PATH];
+    sqlite3 *db = NULL;
+    (void)state;
+    snprintf(path, sizeof path, "%s/run.db", rig.data);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "CREATE TABLE mine(x);"
+                                  "INSERT INTO mine VALUES(7)",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    open_speaker(&a, 1, 0);
+    assert_string_equal(a.welcome.run, "run-2");
+    assert_int_equal(ask("run", "SELECT x FROM mine"), 7);
+}
+
+static void test_store__long_names_keep_their_limit(void **state)
+{
+    struct hello h = rig_hello();
+    char name[TRD_MAX_RUN + 1];
+    (void)state;
+    memset(name, 'n', TRD_MAX_RUN);
+    name[TRD_MAX_RUN] = '\0';
+    h.run = slice_of(name);
+    h.job = slice_of("");
+    hello(&a, 1, &h);
+    assert_string_equal(a.welcome.run, name);
+    hello(&b, 2, &h);
+    memcpy(name + TRD_MAX_RUN - 2, "-2", 2);
+    assert_string_equal(b.welcome.run, name);
+}
+
+static void test_store__a_stream_that_ended(void **state)
+{
+    (void)state;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    put_data(&a, 0, 1, 10);
+    ops->end(store, a.stream, STORE_ENDED);
+    leave(&a);
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT state = 'ended' AND seq = 10 FROM "
+                                "stream"),
+                     1);
+    open_speaker(&a, 1, 0); /* back again */
+    assert_int_equal(a.welcome.seq, 10);
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT state = 'open' FROM stream"), 1);
+    assert_int_equal(ask("run", "SELECT count(*) FROM stream"), 1);
+    put_data(&a, 0, 11, 1); /* its names are known still */
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 11);
+    assert_int_equal(ask("run", "SELECT count(*) FROM loss"), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_store__marks_follow_commit_and_sync),
+        TEST(test_store__what_is_not_committed_is_not_there),
+        TEST(test_store__ranks_share_names),
+        TEST(test_store__rows_are_in_order_of_their_key),
+        TEST(test_store__a_late_start_is_a_loss),
+        TEST(test_store__a_failed_commit_fails_its_streams_only),
+        TEST(test_store__a_file_of_somebody_else_is_left_alone),
+        TEST(test_store__long_names_keep_their_limit),
+        TEST(test_store__a_stream_that_ended),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
