@@ -138,8 +138,7 @@ static enum found judge(int fd, struct stat *st, struct journal_head *head,
     owner.pid = head->pid;
     owner.start_time = head->start_time;
     memcpy(owner.boot_id, head->boot_id, sizeof owner.boot_id);
-    return process_alive(&owner) && !is_clean(pages) ? FOUND_ALIVE
-                                                     : FOUND_OURS;
+    return process_alive(&owner) && !is_clean(pages) ? FOUND_ALIVE : FOUND_OURS;
 }
 
 /* ---- the end of a guest ---- */

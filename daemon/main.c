@@ -120,9 +120,10 @@ static void on_status(void *context, struct status *out)
     status_add(out, "lost", "%llu", U(atomic_load(&c->losses)));
     for (unsigned i = 0; wire_cause_name(i); i++) {
         uint64_t lost = i < 16 ? atomic_load(&c->lost[i]) : 0;
+        char key[48];
+        snprintf(key, sizeof key, "lost.%s", wire_cause_name(i));
         if (lost)
-            status_add(out, "lost", "cause=%s records=%llu", wire_cause_name(i),
-                       U(lost));
+            status_add(out, key, "%llu", U(lost));
     }
     status_streams(d, out);
 }

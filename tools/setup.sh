@@ -23,6 +23,9 @@ setup_packages() {
 # setup_python MODULE=REQUIREMENT...: a .venv that can import each module.
 # A torch that the system's Python has is used instead of another copy.
 setup_python() {
+    python3 -c 'import os, sysconfig as s, sys
+sys.exit(not os.path.exists(s.get_paths()["include"] + "/Python.h"))' ||
+        setup_packages python3-dev
     if [ ! -x .venv/bin/python ]; then
         python3 -c 'import ensurepip' 2>/dev/null ||
             setup_packages python3-venv
