@@ -199,7 +199,6 @@ enum column {
     COL_SUBNORMAL,
     COL_MAX,
     COL_MIN,
-    COL_ABSMAX,
     COL_ABSMIN,
     COL_MEAN,
     COL_STD,
@@ -237,11 +236,8 @@ static void bind_figures(sqlite3_stmt *q, const struct trd_stats *s, int kind)
         bind_value(q, COL_MAX, kind, s->max);
         bind_value(q, COL_MIN, kind, s->min);
     }
-    if (s->has & TRD_HAS_ABS) {
-        bind_value(q, COL_ABSMAX, kind, s->absmax);
-        if (!is_zero(kind, s->absmin))
-            bind_value(q, COL_ABSMIN, kind, s->absmin);
-    }
+    if (s->has & TRD_HAS_ABS && !is_zero(kind, s->absmin))
+        bind_value(q, COL_ABSMIN, kind, s->absmin);
     if (s->has & TRD_HAS_MEAN) {
         sqlite3_bind_double(q, COL_MEAN, s->mean);
         sqlite3_bind_double(q, COL_STD, s->std);

@@ -67,7 +67,7 @@ static double real(struct cells *c, enum row_column column)
     return cell->f;
 }
 
-/* max, min, absmax, absmin: whole for integer dtypes. */
+/* max, min, absmin: whole for integer dtypes. */
 static union trd_value value(struct cells *c, enum row_column column,
                              int dtype)
 {
@@ -79,6 +79,24 @@ static union trd_value value(struct cells *c, enum row_column column,
         v.i = whole(c, column);
     else
         v.f = real(c, column);
+    return v;
+}
+
+/* The largest magnitude is that of max or of min. */
+static union trd_value absmax(int dtype, union trd_value max,
+                              union trd_value min)
+{
+    union trd_value v = max;
+    switch (trd_dtype_kind(dtype)) {
+    case TRD_KIND_SIGNED:
+        if (min.i < 0 && (max.i < 0 || 0 - min.u > max.u))
+            v.u = 0 - min.u;
+        break;
+    case TRD_KIND_UNSIGNED:
+        break;
+    default:
+        v.f = fmax(fabs(max.f), fabs(min.f));
+    }
     return v;
 }
 
@@ -146,14 +164,11 @@ static void figures(struct cells *c, struct row *r)
         return;
     }
     if (there(c, ROW_MAX) && there(c, ROW_MIN)) {
-        s->has |= TRD_HAS_RANGE;
+        s->has |= TRD_HAS_RANGE | TRD_HAS_ABS;
         s->max = value(c, ROW_MAX, r->dtype);
         s->min = value(c, ROW_MIN, r->dtype);
-    }
-    if (there(c, ROW_ABSMAX)) {
-        s->has |= TRD_HAS_ABS;
-        s->absmax = value(c, ROW_ABSMAX, r->dtype);
         s->absmin = value(c, ROW_ABSMIN, r->dtype);
+        s->absmax = absmax(r->dtype, s->max, s->min);
     }
     if (there(c, ROW_MEAN) && there(c, ROW_STD)) {
         s->has |= TRD_HAS_MEAN;

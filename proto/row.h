@@ -35,7 +35,6 @@
     X(MEAN, "r.mean")                                                         \
     X(STD, "r.std")                                                           \
     X(L2, "r.l2")                                                             \
-    X(ABSMAX, "r.absmax")                                                     \
     X(ABSMIN, "r.absmin")                                                     \
     X(NAN, "r.nan")                                                           \
     X(PINF, "r.pinf")                                                         \

@@ -101,10 +101,10 @@ CREATE TABLE record(
     zero       INTEGER,
     subnormal  INTEGER,
     -- over finite elements; NULL: there is none. For integer dtypes max, min
-    -- are integers (unsigned above 2^63 - 1 wrap), absmax, absmin too.
+    -- and absmin are integers (unsigned above 2^63 - 1 wrap). absmax is the
+    -- larger one of max and -min, so it has no column.
     max,
     min,
-    absmax,
     absmin,                              -- NULL: no element but zeros
     mean,                                -- untyped too: keeps -0.0
     std        REAL,
@@ -223,7 +223,9 @@ SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
     CASE WHEN r.nan > 0 THEN NULL
          WHEN r.pinf > 0 OR r.ninf > 0 THEN 9e999
          ELSE r.l2 END AS l2,
-    r.absmax, r.absmin, r.nan, r.pinf, r.ninf, r.zero, r.subnormal,
+    CASE WHEN r.given OR r.max IS NULL THEN NULL
+         WHEN d.signed THEN max(r.max, -r.min) ELSE r.max END AS absmax,
+    r.absmin, r.nan, r.pinf, r.ninf, r.zero, r.subnormal,
     printf('%016x', r.hash) AS hash,
     CASE WHEN r.pass > 2 THEN pa.name || '-' || p.text || '-' || r.step
          ELSE pa.name || '-' || o.class || '-' || o.instance || '-' || r.step

@@ -200,7 +200,7 @@ static double raw_inserts(const char *dir, const char *from)
                            -1, &in, NULL) ||
         sqlite3_prepare_v2(db,
                            "INSERT INTO main.record VALUES(?,?,?,?,?,?,?,?,?,"
-                           "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                           "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                            -1, &out, NULL))
         die(sqlite3_errmsg(db));
     int columns = sqlite3_column_count(in), rows = 0;

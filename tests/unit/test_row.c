@@ -50,20 +50,20 @@ static void record(const char *values)
 static void some_records(void)
 {
     /* step object pass stream io position seq t iter mb labels note path
-     * dtype shape n nan pinf ninf zero sub max min absmax absmin mean std
+     * dtype shape n nan pinf ninf zero sub max min absmin mean std
      * l2 hash samples given */
     record("1,1,1,0,1,0,1,10,1,1,0,NULL,1,2,1,NULL,0,0,0,0,0,"
-           "4.0,1.0,4.0,1.0,2.5,1.5,6.0,-1,x'0000803f00008040',NULL");
+           "4.0,1.0,1.0,2.5,1.5,6.0,-1,x'0000803f00008040',NULL");
     record("1,1,1,4096,1,0,1,10,1,1,0,NULL,1,2,1,NULL,1,0,0,0,0,"
-           "4.0,1.0,4.0,1.0,2.5,1.5,6.0,255,NULL,NULL");
+           "4.0,1.0,1.0,2.5,1.5,6.0,255,NULL,NULL");
     record("2,1,1,0,2,1,2,20,2,1,0,NULL,1,2,1,NULL,0,1,0,0,0,"
-           "4.0,1.0,4.0,1.0,2.5,1.5,6.0,5,NULL,NULL");
+           "4.0,1.0,1.0,2.5,1.5,6.0,5,NULL,NULL");
     record("1,2,2,0,1,0,3,30,1,1,1,NULL,1,13,2,NULL,0,0,0,0,0,"
-           "-5,-5,5,5,-5.0,0.0,5.0,6,x'fbffffffffffffff',NULL");
+           "-5,-5,5,-5.0,0.0,5.0,6,x'fbffffffffffffff',NULL");
     record("1,1,3,0,0,0,4,40,1,0,8,NULL,2,23,1,NULL,NULL,NULL,NULL,NULL,"
-           "NULL,NULL,1.5,NULL,NULL,0.5,NULL,NULL,NULL,NULL,129");
+           "NULL,NULL,1.5,NULL,0.5,NULL,NULL,NULL,NULL,129");
     record("1,3,1,0,1,0,5,50,1,1,0,NULL,1,2,3,NULL,0,0,0,0,0,"
-           "NULL,NULL,NULL,NULL,NULL,NULL,NULL,7,NULL,NULL");
+           "NULL,NULL,NULL,NULL,NULL,NULL,7,NULL,NULL");
 }
 
 static int bind_all(sqlite3_stmt *s, const struct sql *q)
@@ -164,6 +164,7 @@ static void test_row__query_by_object_pass_and_step(void **state)
     assert_int_equal(ask("forward-Linear-1-2-output", &q, seq, &r), 0);
     assert_int_equal(ask("backward-Conv-1-2-1", &q, seq, &r), 1);
     assert_int_equal(r.stats.max.i, -5);
+    assert_int_equal(r.stats.absmax.u, 5);
     assert_true(r.labels & TRD_L_RECOMPUTE);
     assert_int_equal(ask("*-*-*-1", &q, seq, &r), 5);
     assert_int_equal(ask("forward-We[ir]?-1-1", &q, seq, &r), 1);
@@ -281,7 +282,7 @@ static void test_view__samples_of_every_dtype_decode(void **state)
         snprintf(sql, sizeof sql,
                  "DELETE FROM record; INSERT INTO record VALUES(1,1,1,0,1,0,1"
                  ",1,1,1,0,NULL,1,%d,2,NULL,0,0,0,0,0,NULL,NULL,NULL,NULL,"
-                 "NULL,NULL,NULL,7,x'%s',NULL)",
+                 "NULL,NULL,7,x'%s',NULL)",
                  rows[i].dtype, rows[i].hex);
         run(sql);
         double v = number("SELECT value FROM v_sample");
