@@ -256,17 +256,59 @@ static int sync_leftover(struct run *r)
     return rc;
 }
 
+/* The run's file with something behind its name. */
+static void unlink_beside(const struct run *r, const char *tail)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s%s", r->path, tail) < PATH_MAX)
+        unlink(path);
+}
+
+/* A file is made under another name first, so that nobody, not even a killed
+ * daemon's successor, ever sees half a run. */
+static int make_file(struct run *r, struct slice job)
+{
+    char fresh[PATH_MAX];
+    int rc;
+
+    if (snprintf(fresh, sizeof fresh, "%s.new", r->path) >= PATH_MAX)
+        return SQLITE_CANTOPEN;
+    unlink_beside(r, ".new");
+    unlink_beside(r, ".new-journal");
+    rc = file_connect(fresh, &r->db);
+    if (rc == SQLITE_OK)
+        rc = initialise(r, job);
+    if (rc != SQLITE_OK) {
+        unlink(fresh);
+        return rc; /* the connection still tells what it was */
+    }
+    sqlite3_close(r->db);
+    r->db = NULL;
+    /* of a file that was there, but empty */
+    unlink_beside(r, "-wal");
+    unlink_beside(r, "-shm");
+    if (rename(fresh, r->path) != 0)
+        return SQLITE_CANTOPEN;
+    return file_connect(r->path, &r->db);
+}
+
 static int open_db(struct run *r, struct slice job)
 {
-    enum content content = CONTENT_FOREIGN;
+    enum content content = CONTENT_EMPTY;
     struct stat st;
-    int rc = file_connect(r->path, &r->db);
-    if (rc == SQLITE_OK)
-        rc = file_look_at(r->db, &content);
+    int rc = SQLITE_OK;
+    if (lstat(r->path, &st) == 0) {
+        rc = file_connect(r->path, &r->db);
+        if (rc == SQLITE_OK)
+            rc = file_look_at(r->db, &content);
+    }
+    if (rc == SQLITE_OK && content == CONTENT_EMPTY) {
+        sqlite3_close(r->db);
+        r->db = NULL;
+        rc = make_file(r, job);
+    }
     if (rc == SQLITE_OK)
         rc = set_up(r);
-    if (rc == SQLITE_OK && content == CONTENT_EMPTY)
-        rc = initialise(r, job);
     if (rc == SQLITE_OK)
         rc = read_facts(r);
     if (rc == SQLITE_OK)
