@@ -153,8 +153,8 @@ static int try_connect(struct trd__sender *s)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     struct stat st;
-    if (!s->dir[0])
-        return TRD_EIO;
+    if (!s->dir[0]) /* none that is ours alone */
+        return TRD_EACCES;
     if (place_socket(s->dir, PLACE_INGEST, to.sun_path, sizeof to.sun_path))
         return TRD_EPATH;
     int fd = trd__sys.socket();

@@ -6,9 +6,7 @@ TRD_TRACERD and TRD_TRACECTL name single programs. A test that needs a
 program that is not there is skipped.
 """
 
-import atexit
 import os
-import shutil
 import sys
 import tempfile
 import warnings
@@ -17,25 +15,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-TOP = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 
-
-def _overlay(build):
-    """A package directory out of sources and the built binary."""
-    folder = Path(tempfile.mkdtemp(prefix="tracerd-py-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    package = folder / "tracerd"
-    package.mkdir()
-    binary = next(Path(build).resolve().rglob("_tracerd.abi3.so"))
-    sources = sorted((TOP / "client/python/tracerd").glob("*.py"))
-    for source in [binary, *sources]:
-        (package / source.name).symlink_to(source)
-    return str(folder)
-
-
 if os.environ.get("TRD_BUILD"):
-    folder = _overlay(os.environ["TRD_BUILD"])
+    folder = str(Path(os.environ["TRD_BUILD"]).resolve() / "client/python")
     sys.path.insert(0, folder)
     paths = [folder, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)

@@ -18,6 +18,7 @@
 #include "tracerd/stats.h"
 
 static char dir[64];
+static int in_child;
 
 static int make_dir(void **state)
 {
@@ -59,6 +60,9 @@ static struct trd_client *open_client(uint64_t journal_bytes)
     o.run = "unit";
     o.rank = 3;
     o.journal_bytes = journal_bytes;
+#ifdef __SANITIZE_THREAD__
+    o.no_thread = in_child; /* it cannot start one there */
+#endif
     assert_int_equal(trd_client_open(&o, &c), 0);
     return c;
 }
@@ -265,6 +269,7 @@ static void test_client__child_may_trace_on_its_own(void **state)
     struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
     pid_t child = fork();
     if (!child) {
+        in_child = 1;
         struct trd_client *own = open_client(JOURNAL_MIN_BYTES);
         int failed = submit(own, a_site(own, "Linear"), 1);
         trd_client_close(own);
