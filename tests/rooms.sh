@@ -62,8 +62,15 @@ doors() {
         done
 }
 found=$(
-    doors "Python.h" "client/python/_tracerd.c"
+    doors "Python.h" "client/python/py.h"
     doors "nanomsg/" "tools/source_live.c"
+)
+[ -z "$found" ] || complain "$found"
+
+# and nobody brings Python.h along by a header of client/python
+found=$(
+    grep -rnE '#[[:space:]]*include "client/python/' client |
+        grep -v '^client/python/' || true
 )
 [ -z "$found" ] || complain "$found"
 

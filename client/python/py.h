@@ -1,0 +1,33 @@
+/* The door to Python: the only file that includes Python.h, and what the
+ * files of this directory do with every object.
+ *
+ * The module is built against the limited API, so one binary serves every
+ * CPython from 3.10 on. Include this before anything else. The caller holds
+ * the GIL. */
+#ifndef CLIENT_PYTHON_PY_H
+#define CLIENT_PYTHON_PY_H
+
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030a0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* A METH_FASTCALL function passes through the type that PyMethodDef has. */
+#define PY_FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+/* Puts a value (a new reference, or NULL after a failure) into the dict. */
+static inline int py_put(PyObject *dict, const char *key, PyObject *value)
+{
+    int rc = value ? PyDict_SetItemString(dict, key, value) : -1;
+    Py_XDECREF(value);
+    return rc;
+}
+
+static inline PyObject *py_none(void)
+{
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+#endif
