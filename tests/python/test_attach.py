@@ -18,7 +18,7 @@ import tracerd
 from recording import Block, Net, keys_of, pick, tensors_of, traced
 
 
-def test_a_module_called_twice_has_a_step_for_each(recorded):
+def test_a_module_called_twice_has_a_step_for_each(recorded):  # case H18
     def run(model):
         for _ in range(2):
             model(torch.ones(1, 2)).sum().backward()
@@ -31,7 +31,7 @@ def test_a_module_called_twice_has_a_step_for_each(recorded):
     assert [r.microbatch for r in outputs] == [1, 1, 2, 2]
 
 
-def test_instances_are_numbered_over_several_attachments(recorded):
+def test_instances_are_numbered_over_several_attachments(recorded):  # case H21
     traces = []
     for _ in range(5):
         model = nn.Linear(2, 2)
@@ -69,14 +69,14 @@ def odd_model():
     return nn.Sequential(*[c() for c in make])
 
 
-def test_odd_class_names(recorded):
+def test_odd_class_names(recorded):  # case H25
     traced(odd_model(), lambda m: m(torch.ones(1, 2)))
     assert {r.object for r in recorded} == {
         f"{name}-1" for name in [*ODD, "Sequential"]
     }
 
 
-def test_data_without_gradient(recorded):
+def test_data_without_gradient(recorded):  # case H29
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     witness = traced(model, lambda m: m(torch.ones(1, 2)).sum().backward())
     assert keys_of(recorded) == witness.keys()
