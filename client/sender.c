@@ -161,8 +161,12 @@ static int try_connect(struct trd__sender *s)
     if (fd < 0)
         return TRD_EIO;
     fd = trd__sys.move_high(fd);
-    if (trd__sys.connect(fd, (struct sockaddr *)&to, sizeof to) ||
-        trd__sys.fstat(fd, &st)) {
+    if (trd__sys.connect(fd, (struct sockaddr *)&to, sizeof to)) {
+        int nobody = errno == ENOENT || errno == ECONNREFUSED;
+        trd__sys.close(fd);
+        return nobody ? TRD_ENODAEMON : TRD_EIO;
+    }
+    if (trd__sys.fstat(fd, &st)) {
         trd__sys.close(fd);
         return TRD_EIO;
     }

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+static const struct slice none = {"", 0};
+
 static struct slice part(const char *text, size_t n)
 {
     struct slice s = {text, n};
@@ -121,71 +123,90 @@ static void add(struct name_query *q, const struct name_reading *base,
     r->step = step;
 }
 
-int name_parse(struct slice text, enum name_as as, struct name_query *out,
-               const char **why)
+/* The readings of what follows the pass, in the order they are tried. */
+static void read_parts(struct name_query *q, const struct name_reading *base,
+                       struct slice rest, enum name_as as)
 {
-    const struct slice none = {"", 0};
-    struct name_query q = {0};
+    struct slice head1 = none, tail1 = none, head2 = none, tail2 = none;
+    int io = base->io != TRD_IO_NONE;
+    int n1 = split_last(rest, &head1, &tail1) && is_number(tail1);
+    int n2 = n1 && split_last(head1, &head2, &tail2) && is_number(tail2);
+    int user = same(base->pass, "user");
+    /* a pattern for gradients or parameters means their paths */
+    int paths_first =
+        user || (as == NAME_AS_ANY && has_paths(base->pass) &&
+                 name_has_wildcard(rest));
+    for (int round = 0; round < 2; round++) {
+        if (!io && paths_first == (round == 0) &&
+            (user || as != NAME_AS_OBJECT)) {
+            if (n1)
+                add(q, base, NAME_PATH, head1, none, tail1);
+            add(q, base, NAME_PATH, rest, none, none);
+        }
+        if (round || user)
+            continue;
+        if (as != NAME_AS_MODULE) {
+            if (n2)
+                add(q, base, NAME_OBJECT, head2, tail2, tail1);
+            if (n1 && !io)
+                add(q, base, NAME_OBJECT, head1, tail1, none);
+            if (!io)
+                add(q, base, NAME_OBJECT, rest, none, none);
+        }
+        if (as != NAME_AS_OBJECT) {
+            if (n1)
+                add(q, base, NAME_MODULE, head1, none, tail1);
+            if (!io)
+                add(q, base, NAME_MODULE, rest, none, none);
+        }
+    }
+}
+
+/* What is wrong with a text, or NULL; fills the readings. */
+static const char *parse(struct slice text, enum name_as as,
+                         struct name_query *q)
+{
     struct name_reading base = {.kind = NAME_ALL, .pass = none, .who = none,
                                 .instance = none, .step = none,
                                 .position = none, .io = TRD_IO_NONE};
+    const char *dash = text.n ? memchr(text.text, '-', text.n) : NULL;
+    base.pass = dash ? part(text.text, (size_t)(dash - text.text)) : text;
+    if (!base.pass.n || !pass_known(base.pass))
+        return "it must begin with forward-, backward-, grad-, param- or "
+               "user-";
+    if (!dash) {
+        q->reading[q->n++] = base;
+        return NULL;
+    }
+    struct slice rest = part(dash + 1, text.n - base.pass.n - 1);
+    if (!rest.n)
+        return "nothing follows the pass";
+    if (!has_paths(base.pass))
+        take_io(&rest, &base);
+    read_parts(q, &base, rest, as);
+    if (!q->n)
+        return base.io ? "a step must stand before input or output"
+                       : "it must be pass-Class-n-step-io, or "
+                         "pass-module.path-step";
+    return NULL;
+}
+
+int name_parse(struct slice text, enum name_as as, struct name_query *out,
+               const char **why)
+{
+    struct name_query q = {0};
+    const struct name_reading whole = {
+        .pass = part("*", 1), .instance = none, .step = none,
+        .position = none, .io = TRD_IO_NONE};
     if (text.n > 2 * TRD_MAX_NAME) {
         *why = "it is longer than a name can be";
         return TRD_ENAME;
     }
-    const char *dash = text.n ? memchr(text.text, '-', text.n) : NULL;
-    base.pass = dash ? part(text.text, (size_t)(dash - text.text)) : text;
-    if (!base.pass.n || !pass_known(base.pass)) {
-        *why = "it must begin with forward-, backward-, grad-, param- or "
-               "user-";
-        return TRD_ENAME;
-    }
-    if (!dash) {
-        q.reading[q.n++] = base;
-        *out = q;
-        return 0;
-    }
-    struct slice rest = part(dash + 1, text.n - base.pass.n - 1);
-    if (!rest.n) {
-        *why = "nothing follows the pass";
-        return TRD_ENAME;
-    }
-    int io = take_io(&rest, &base);
-    struct slice head1 = none, tail1 = none, head2 = none, tail2 = none;
-    int n1 = split_last(rest, &head1, &tail1) && is_number(tail1);
-    int n2 = n1 && split_last(head1, &head2, &tail2) && is_number(tail2);
-    if (io && !n1) {
-        *why = "a step must stand before input or output";
-        return TRD_ENAME;
-    }
-    /* a pattern for gradients, parameters or user values means their paths */
-    int paths_first = as == NAME_AS_ANY && !io && has_paths(base.pass) &&
-                      name_has_wildcard(rest);
-    if (paths_first) {
-        if (n1)
-            add(&q, &base, NAME_PATH, head1, none, tail1);
-        add(&q, &base, NAME_PATH, rest, none, none);
-    }
-    if (as != NAME_AS_MODULE) {
-        if (n2)
-            add(&q, &base, NAME_OBJECT, head2, tail2, tail1);
-        if (n1 && !io)
-            add(&q, &base, NAME_OBJECT, head1, tail1, none);
-        if (!io)
-            add(&q, &base, NAME_OBJECT, rest, none, none);
-    }
-    if (as != NAME_AS_OBJECT) {
-        if (n1)
-            add(&q, &base, NAME_MODULE, head1, none, tail1);
-        if (!io)
-            add(&q, &base, NAME_MODULE, rest, none, none);
-        if (n1 && !io && !paths_first)
-            add(&q, &base, NAME_PATH, head1, none, tail1);
-        if (!io && !paths_first)
-            add(&q, &base, NAME_PATH, rest, none, none);
-    }
-    if (!q.n) {
-        *why = "it must be pass-Class-n-step-io, or pass-module.path-step";
+    const char *wrong = parse(text, as, &q);
+    if (name_has_wildcard(text) && (wrong || q.reading[0].kind != NAME_ALL)) {
+        add(&q, &whole, NAME_TEXT, text, none, none);
+    } else if (wrong) {
+        *why = wrong;
         return TRD_ENAME;
     }
     *out = q;

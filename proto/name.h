@@ -10,7 +10,9 @@
  * the run, and the first whose object, module or path exists is meant:
  * object with instance and step, object with instance, class alone; module
  * with step, module alone; parameter path or user name likewise. Patterns of
- * grad, param and user are read as paths first. */
+ * grad and param are read as paths first, and user names are nothing else. A
+ * pattern that fits no part is last held against whole names, where * may
+ * stand for several parts. */
 #ifndef PROTO_NAME_H
 #define PROTO_NAME_H
 
@@ -23,7 +25,8 @@ enum name_who {
     NAME_ALL,    /* nothing but the pass was given */
     NAME_OBJECT, /* who is a class name */
     NAME_MODULE, /* who is a module path */
-    NAME_PATH    /* who is a parameter path or a user name */
+    NAME_PATH,   /* who is a parameter path or a user name */
+    NAME_TEXT    /* who is a pattern for the printed name, or its beginning */
 };
 
 /* One reading; slices point into the text. A part that was left off has

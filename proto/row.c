@@ -357,6 +357,7 @@ int sql_exists(const struct name_reading *r, struct sql *out)
     struct builder b = builder_of(out);
     switch (r->kind) {
     case NAME_ALL:
+    case NAME_TEXT:
         say(&b, "SELECT 1");
         break;
     case NAME_OBJECT:
@@ -388,6 +389,20 @@ static void match_pass(struct builder *b, struct slice pass)
             say(b, " AND r.pass = %d", i);
 }
 
+/* The printed name, or its beginning up to a '-' or '.', like name_put(). */
+static void match_name(struct builder *b, struct slice pattern)
+{
+    unsigned n = bind_pattern(b, pattern);
+    say(b, " AND (SELECT name GLOB ?%u OR name GLOB ?%u || '[-.]*' FROM"
+           " (SELECT (SELECT name FROM pass WHERE id = r.pass) || '-' ||"
+           " CASE WHEN r.pass > 2 THEN p.text || '-' || r.step"
+           " ELSE o.class || '-' || o.instance || '-' || r.step || '-' ||"
+           " (SELECT name FROM io WHERE id = r.io) ||"
+           " CASE WHEN r.position THEN '.' || r.position ELSE '' END END"
+           " AS name))",
+        n, n);
+}
+
 static void match_reading(struct builder *b, const struct name_reading *r)
 {
     match_pass(b, r->pass);
@@ -400,6 +415,8 @@ static void match_reading(struct builder *b, const struct name_reading *r)
         say(b, " AND r.pass > 2 AND r.path IN (SELECT id FROM path WHERE 1");
         match_text(b, "text", r->who);
         say(b, ")");
+    } else if (r->kind == NAME_TEXT) {
+        match_name(b, r->who);
     }
     if (r->io) {
         say(b, " AND r.io = %d", (int)r->io);

@@ -48,7 +48,8 @@ extern "C" {
     X(TRD_EBUSY, -15, "someone else holds it")                                \
     X(TRD_ENAME, -16, "the name does not follow the grammar")                 \
     X(TRD_EREFUSED, -17, "the daemon refused this run")                       \
-    X(TRD_ENODATA, -18, "the tensor has elements but no readable memory")
+    X(TRD_ENODATA, -18, "the tensor has elements but no readable memory")     \
+    X(TRD_ENODAEMON, -19, "nobody listens on the socket")
 
 enum trd_error {
     TRD_OK = 0,

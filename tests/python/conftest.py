@@ -36,6 +36,9 @@ import recording  # noqa: E402
 torch.set_num_threads(1)
 for name in [n for n in os.environ if n.startswith("TRACERD_")]:
     del os.environ[name]
+# no test speaks to a daemon of the user's by mistake
+nowhere = tempfile.TemporaryDirectory(prefix="trd-nowhere")
+os.environ["TRACERD_DIR"] = nowhere.name
 
 
 @pytest.fixture

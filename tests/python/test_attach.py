@@ -31,7 +31,8 @@ def test_a_module_called_twice_has_a_step_for_each(recorded):  # case H18
     assert [r.microbatch for r in outputs] == [1, 1, 2, 2]
 
 
-def test_instances_are_numbered_over_several_attachments(recorded):  # case H21
+def test_instances_are_numbered_over_several_attachments(recorded):
+    # case H21
     traces = []
     for _ in range(5):
         model = nn.Linear(2, 2)
@@ -85,6 +86,32 @@ def test_data_without_gradient(recorded):  # case H29
         ("Linear-1", "input"), ("Linear-2", "input"),
         ("Linear-2", "output"), ("Sequential-1", "input"),
     }
+
+
+def test_user_values_may_be_numbers(recorded):
+    with tracerd.attach(nn.Linear(2, 2)) as t:
+        t.record("loss", 0.1)
+        t.record("step", 2**62)
+        t.record("pair", [1.5, 2.5])
+        t.record("loss", torch.tensor(0.25))
+    assert [(r.path, r.step, r.dtype, r.max) for r in recorded] == [
+        ("loss", 1, "float64", 0.1), ("step", 1, "int64", 2**62),
+        ("pair", 1, "float64", 2.5), ("loss", 2, "float32", 0.25),
+    ]
+
+
+def test_user_values_of_other_kinds_are_told_and_counted(here):
+    with tracerd.attach(nn.Linear(2, 2), run="kinds") as t:
+        with pytest.warns(RuntimeWarning, match="tensor or numbers, not dict"):
+            t.record("loss", {"a": 1})
+        assert t.counters["lost"] == {"error": 1}
+
+
+def test_arguments_of_the_wrong_kind_are_refused():
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
+        tracerd.attach("model")
+    with pytest.raises(TypeError, match="match must be a glob or a list"):
+        tracerd.attach(nn.Linear(2, 2), match=5)
 
 
 class Named(nn.Module):

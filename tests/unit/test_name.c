@@ -78,6 +78,12 @@ static void test_name__gradient_by_parameter_path(void **state)
     struct name_query q = parse("grad-layer1.weight-3", NAME_AS_ANY);
     const struct name_reading *last = &q.reading[q.n - 1];
     is(last - 1, NAME_PATH, "layer1.weight", "", "3");
+    q = parse("user-loss-1", NAME_AS_OBJECT); /* nothing but a user's name */
+    is(&q.reading[0], NAME_PATH, "loss", "", "1");
+    is(&q.reading[1], NAME_PATH, "loss-1", "", "");
+    assert_int_equal(q.n, 2);
+    q = parse("grad-layer1.weight-3", NAME_AS_ANY);
+    last = &q.reading[q.n - 1];
     is(last, NAME_PATH, "layer1.weight-3", "", "");
 }
 
@@ -89,6 +95,12 @@ static void test_name__wildcards_stand_for_any_part(void **state)
     q = parse("grad-*-2", NAME_AS_ANY);
     is(&q.reading[0], NAME_PATH, "*", "", "2");
     is(&q.reading[1], NAME_PATH, "*-2", "", "");
+    q = parse("*-3-output", NAME_AS_ANY); /* fits no part: whole names */
+    is(&q.reading[0], NAME_TEXT, "*-3-output", "", "");
+    q = parse("*Log*", NAME_AS_ANY);
+    is(&q.reading[0], NAME_TEXT, "*Log*", "", "");
+    q = parse("forward-Log-1-3-*", NAME_AS_ANY);
+    is(&q.reading[q.n - 1], NAME_TEXT, "forward-Log-1-3-*", "", "");
     q = parse("user-*", NAME_AS_ANY);
     is(&q.reading[0], NAME_PATH, "*", "", "");
     q = parse("forward", NAME_AS_ANY);

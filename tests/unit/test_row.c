@@ -167,6 +167,11 @@ static void test_row__query_by_object_pass_and_step(void **state)
     assert_int_equal(r.stats.absmax.u, 5);
     assert_true(r.labels & TRD_L_RECOMPUTE);
     assert_int_equal(ask("*-*-*-1", &q, seq, &r), 5);
+    assert_int_equal(ask("*near-1-1*", &q, seq, &r), 2);
+    assert_int_equal(ask("*-2-output", &q, seq, &r), 1);
+    assert_int_equal(ask("*weight-1", &q, seq, &r), 1);
+    assert_int_equal(ask("*Conv*-in?ut", &q, seq, &r), 1);
+    assert_int_equal(ask("*We[ir]d*", &q, seq, &r), 1);
     assert_int_equal(ask("forward-We[ir]?-1-1", &q, seq, &r), 1);
     assert_int_equal(r.stats.has, TRD_HAS_COUNTS | TRD_HAS_HASH);
     assert_int_equal(ask("forward-a-2", &q, seq, &r), 1);
@@ -305,6 +310,7 @@ static void test_run__counts_need_no_scan(void **state)
     assert_true(number(sql) == 9 + 4 - 3);
     snprintf(sql, sizeof sql, "SELECT losses FROM (%s)", sql_run);
     assert_true(number(sql) == 7);
+    assert_true(number("SELECT sum(records) FROM v_run") == 9 + 4 - 3);
 }
 
 int main(void)

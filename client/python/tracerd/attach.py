@@ -64,6 +64,8 @@ def attach(
     environ = os.environ
     if every == 1 and environ.get("TRACERD_EVERY"):
         every = environ["TRACERD_EVERY"]
+    for patterns, what in ((match, "match"), (ignore, "ignore")):
+        _check_patterns(patterns, what)
     schedule = Schedule(every, iterations or environ.get("TRACERD_ITERATIONS"))
     wanted_ranks = ranges(
         environ.get("TRACERD_RANKS") if ranks is None else ranks, "ranks"
@@ -92,6 +94,15 @@ def attach(
     return trace
 
 
+def _check_patterns(patterns, what):
+    if patterns is None or isinstance(patterns, str):
+        return
+    if not isinstance(patterns, (list, tuple, set)) or not all(
+        isinstance(p, str) for p in patterns
+    ):
+        raise TypeError(f"{what} must be a glob or a list of globs")
+
+
 def _passes(passes):
     if isinstance(passes, str):
         passes = [p.strip() for p in passes.split(",")]
@@ -107,7 +118,9 @@ def _module(model):
     if isinstance(model, (list, tuple)):
         model = torch.nn.ModuleList(model)
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"a torch.nn.Module, not {type(model).__name__}")
+        raise TypeError(
+            f"model must be a torch.nn.Module, not {type(model).__name__}"
+        )
     return model
 
 
@@ -243,7 +256,8 @@ class Trace:
             self._recorder.failed(error)
 
     def record(self, name, tensor):
-        """Records any tensor under a name of yours, as user-NAME-COUNT.
+        """Records any tensor under a name of yours, as user-NAME-COUNT. A
+        number, a list of numbers or a numpy array will do too.
 
         Threads: any. Blocks: no. Raises nothing; what cannot be recorded
         is counted and told once."""
@@ -341,4 +355,18 @@ def _record_user(recorder, users, name, tensor):
         thing.count = itertools.count(1)
     when = _Now(next(thing.count), recorder)
     if recorder.active:
-        recorder.put(thing, USER, 0, name, when, 0, tensor)
+        recorder.put(thing, USER, 0, name, when, 0, _as_tensor(tensor))
+
+
+def _as_tensor(value):
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, (float, list, tuple)):
+        return torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, (int, complex)) or hasattr(value, "__array__"):
+        return torch.as_tensor(value)
+    raise TypeError(
+        f"record() takes a tensor or numbers, not {type(value).__name__}"
+    )
