@@ -342,6 +342,21 @@ static int intern_shape(struct trd_client *c, const struct trd_tensor *t,
                                (size_t)(w.at - body), id);
 }
 
+/* What no reader would take: the same bounds as record_get(). */
+static int figures_ok(const struct trd_stats *s)
+{
+    return s->n <= INT64_MAX && s->nan <= s->n && s->pinf <= s->n &&
+           s->ninf <= s->n && s->zero <= s->n && s->subnormal <= s->n &&
+           s->sample_n <= TRD_MAX_SAMPLES && s->sample_n <= s->n &&
+           !(s->has & ~(uint32_t)(TRD_HAS_ALL | TRD_IS_GIVEN));
+}
+
+static int known(const struct trd_client *c, uint32_t id)
+{
+    return id <= atomic_load_explicit(&c->journal.dict_n,
+                                      memory_order_acquire);
+}
+
 int trd_submit(struct trd_client *c, uint32_t site,
                const struct trd_when *when, const struct trd_tensor *tensor,
                const struct trd_stats *stats, const void *samples)
@@ -353,12 +368,13 @@ int trd_submit(struct trd_client *c, uint32_t site,
         return TRD_ECLOSED;
     if (!when || !tensor || !stats || tensor->ndim < 0 ||
         tensor->ndim > TRD_MAX_DIMS || (tensor->ndim && !tensor->shape) ||
-        !trd_dtype_name((int)tensor->dtype) ||
-        stats->sample_n > TRD_MAX_SAMPLES || (stats->sample_n && !samples) ||
-        stats->sample_n > stats->n || !site ||
-        site > atomic_load_explicit(&c->journal.dict_n,
-                                    memory_order_acquire))
+        !trd_dtype_name((int)tensor->dtype) || !figures_ok(stats) ||
+        (stats->sample_n && !samples) || when->step > INT64_MAX ||
+        when->iteration > INT64_MAX || !known(c, site) ||
+        !known(c, when->note))
         return lose(c, TRD_EINVAL);
+    if (!site) /* its name found no room */
+        return lose(c, TRD_ELIMIT);
     int failed = intern_shape(c, tensor, &r.shape);
     if (failed)
         return lose(c, failed);

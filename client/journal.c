@@ -112,6 +112,7 @@ int trd__journal_open(struct trd__journal *j, const char *dir,
     j->head.start_time = head->start_time;
     memcpy(j->head.boot_id, head->boot_id, sizeof j->head.boot_id);
     j->head.hello_bytes = (uint32_t)hello_n;
+    j->head.hello_crc = crc32c(0, hello, hello_n);
     if (pthread_mutex_init(&j->lock, NULL))
         return TRD_ENOMEM;
     if (dir)

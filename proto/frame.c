@@ -146,7 +146,7 @@ int hello_get(const void *payload, size_t n, struct hello *out)
     if (r.bad)
         return TRD_ETRUNC;
     if (h.rank >= RANK_LIMIT || h.attempt >= ATTEMPT_LIMIT ||
-        h.dict_n > DICT_MAX_ENTRIES || h.real_ns > INT64_MAX ||
+        h.dict_n > DICT_MAX_ENTRIES || h.real_ns > INT64_MAX / 2 ||
         h.mono_ns > INT64_MAX || h.first_seq == 0 ||
         h.first_seq > INT64_MAX || h.last_seq > INT64_MAX)
         return TRD_EINVAL;

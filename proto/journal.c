@@ -64,6 +64,7 @@ void journal_head_put(uint8_t page[JOURNAL_PAGE],
     put_bytes(&w, h->boot_id, sizeof h->boot_id);
     put_u64(&w, h->dict_bytes);
     put_u64(&w, h->ring_bytes);
+    put_u32(&w, h->hello_crc);
     put_crc(page, HEAD_BYTES, HEAD_CRC_AT);
 }
 
@@ -92,6 +93,7 @@ int journal_head_get(const uint8_t *image, uint64_t size,
         memcpy(h.boot_id, boot, sizeof h.boot_id);
     h.dict_bytes = get_u64(&r);
     h.ring_bytes = get_u64(&r);
+    h.hello_crc = get_u32(&r);
     if (journal_layout(h.ring_bytes, &expected) ||
         h.dict_bytes != expected.dict_bytes || h.size != expected.size ||
         h.hello_bytes > JOURNAL_HELLO_MAX)
@@ -100,6 +102,15 @@ int journal_head_get(const uint8_t *image, uint64_t size,
         return TRD_ETRUNC;
     *out = h;
     return 0;
+}
+
+int journal_hello_get(const uint8_t *image, const struct journal_head *h,
+                      struct hello *out)
+{
+    const uint8_t *hello = image + JOURNAL_HELLO_AT;
+    if (crc32c(0, hello, h->hello_bytes) != h->hello_crc)
+        return TRD_ECORRUPT;
+    return hello_get(hello, h->hello_bytes, out);
 }
 
 void journal_state_put(uint8_t page[JOURNAL_PAGE],

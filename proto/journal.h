@@ -13,6 +13,7 @@
 #ifndef PROTO_JOURNAL_H
 #define PROTO_JOURNAL_H
 
+#include "proto/frame.h"
 #include "proto/record.h"
 
 #define JOURNAL_MAGIC UINT64_C(0x314c4e524a445254) /* "TRDJRNL1" */
@@ -36,6 +37,7 @@ struct journal_head {
     uint32_t pid;
     uint8_t boot_id[16];
     uint32_t hello_bytes; /* at JOURNAL_HELLO_AT */
+    uint32_t hello_crc;   /* crc32c of them */
     uint64_t dict_bytes;  /* at JOURNAL_DICT_AT */
     uint64_t ring_bytes;  /* behind the dictionary; power of two */
 };
@@ -59,6 +61,11 @@ void journal_head_put(uint8_t page[JOURNAL_PAGE],
  * file's true size. TRD_ECORRUPT, TRD_EVERSION, TRD_ETRUNC. */
 int journal_head_get(const uint8_t *image, uint64_t size,
                      struct journal_head *out);
+
+/* The hello that is kept in the image; its strings point into it.
+ * TRD_ECORRUPT when its checksum does not hold, else as hello_get(). */
+int journal_hello_get(const uint8_t *image, const struct journal_head *h,
+                      struct hello *out);
 
 void journal_state_put(uint8_t page[JOURNAL_PAGE],
                        const struct journal_state *s);

@@ -73,14 +73,31 @@ static bool fits_f32(uint32_t dtype)
            dtype != TRD_TEXT;
 }
 
+/* The fp32 bits of a double that fp32 holds exactly. By integers, since a
+ * training may have told the processor to flush subnormals to zero. */
+static uint32_t f32_bits(double v)
+{
+    uint64_t d;
+    memcpy(&d, &v, sizeof d);
+    uint32_t sign = (uint32_t)(d >> 32) & UINT32_C(0x80000000);
+    int exponent = (int)(d >> 52 & 0x7ff) - 1023;
+    uint64_t mantissa = d & ((UINT64_C(1) << 52) - 1);
+    if (exponent == 1024) /* infinite or NaN */
+        return sign | UINT32_C(0x7f800000) | (uint32_t)(mantissa >> 29);
+    if (exponent >= -126)
+        return sign | (uint32_t)(exponent + 127) << 23 |
+               (uint32_t)(mantissa >> 29);
+    if (exponent < -149)
+        return sign;
+    mantissa |= UINT64_C(1) << 52;
+    return sign | (uint32_t)(mantissa >> (29 - 126 - exponent));
+}
+
 static void put_value(struct writer *w, uint32_t dtype, union trd_value v)
 {
     int kind = trd_dtype_kind((int)dtype);
     if (fits_f32(dtype)) {
-        float f = (float)v.f;
-        uint32_t bits;
-        memcpy(&bits, &f, sizeof bits);
-        put_u32(w, bits);
+        put_u32(w, f32_bits(v.f));
     } else if (kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED) {
         put_u64(w, v.u);
     } else {
@@ -198,8 +215,9 @@ int record_get(const struct entry *e, struct wire_record *out)
     m.when.labels = get_varint32(&r);
     m.when.note = get_varint32(&r);
     s->n = get_varint(&r);
-    /* the store keeps them as signed 64-bit integers */
-    if (m.t_ns > INT64_MAX || m.when.step > INT64_MAX ||
+    /* the store keeps them as signed 64-bit integers; a time is added to the
+     * anchor, which has half the range too */
+    if (m.t_ns > INT64_MAX / 2 || m.when.step > INT64_MAX ||
         m.when.iteration > INT64_MAX || s->n > INT64_MAX)
         return TRD_ECORRUPT;
     if (s->has & TRD_HAS_COUNTS)
@@ -249,7 +267,7 @@ int loss_get(const struct entry *e, struct wire_loss *out)
     l.bytes = get_varint(&r);
     l.t_ns = get_varint(&r);
     if (read_all(&r) || !wire_cause_name(l.cause) || l.count > INT64_MAX ||
-        l.bytes > INT64_MAX || l.t_ns > INT64_MAX)
+        l.bytes > INT64_MAX || l.t_ns > INT64_MAX / 2)
         return TRD_ECORRUPT;
     *out = l;
     return 0;

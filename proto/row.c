@@ -107,7 +107,7 @@ static void shape(struct cells *c, struct row *r)
     uint64_t d = 0;
     for (size_t i = 0; i < s.n; i++) {
         unsigned digit = (unsigned)((unsigned char)s.text[i] - '0');
-        if (digit < 10 && d <= (uint64_t)INT64_MAX / 10 - 1) {
+        if (digit < 10 && d <= ((uint64_t)INT64_MAX - digit) / 10) {
             d = d * 10 + digit;
         } else if (s.text[i] != ' ') {
             c->bad = true;
@@ -508,9 +508,9 @@ const char sql_run[] =
     " min(real_ns) AS started_ns, max(real_ns + last_ns) AS ended_ns,"
     " count(DISTINCT attempt) AS attempts, count(DISTINCT rank) AS ranks,"
     " coalesce(max(iteration), 0) AS iterations,"
-    " coalesce(sum(seq), 0) - coalesce((SELECT sum(last - seq + 1)"
-    " FROM loss), 0) AS records,"
-    " coalesce((SELECT sum(count) FROM loss), 0) AS losses,"
+    " CAST(total(seq) AS INTEGER) - CAST((SELECT total(last - seq + 1)"
+    " FROM loss) AS INTEGER) AS records,"
+    " CAST((SELECT total(count) FROM loss) AS INTEGER) AS losses,"
     " CASE WHEN sum(state = 'open') > 0 THEN 'open'"
     " WHEN sum(state = 'dead') > 0 THEN 'dead'"
     " WHEN sum(state = 'imported') > 0 THEN 'imported'"

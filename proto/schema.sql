@@ -308,9 +308,9 @@ SELECT (SELECT value FROM meta WHERE key = 'name') AS name,
     (SELECT value FROM meta WHERE key = 'created_ns') AS created_ns,
     s.attempt, s.rank, s.world, s.host, s.pid, s.state,
     s.real_ns AS started_ns,
-    s.seq - coalesce((SELECT sum(l.last - l.seq + 1) FROM loss l
-                      WHERE l.stream = s.id), 0) AS records,
-    coalesce((SELECT sum(count) FROM loss l WHERE l.stream = s.id), 0)
+    s.seq - CAST((SELECT total(l.last - l.seq + 1) FROM loss l
+                  WHERE l.stream = s.id) AS INTEGER) AS records,
+    CAST((SELECT total(count) FROM loss l WHERE l.stream = s.id) AS INTEGER)
         AS lost, s.info, s.id AS stream
 FROM stream s;
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/stats/kernel.h"
 #include "proto/figures.h"
 
 static PyObject *float_or_none(bool holds, double v)
@@ -196,8 +197,13 @@ PyObject *figures_stats(PyObject *module, PyObject *const *args,
         PyErr_SetString(rc == TRD_ENOMEM ? PyExc_MemoryError
                                          : PyExc_ValueError,
                         trd_strerror(rc));
-    else
+    else {
+        /* the training may flush subnormals to zero: figures do not */
+        fenv_t caller;
+        trd__modes_enter(&caller);
         d = figures(&v, &s, samples);
+        trd__modes_leave(&caller);
+    }
     PyMem_Free(samples);
     return d;
 }

@@ -4,9 +4,10 @@
  * A contiguous tensor is handed to the kernel where it lies, runs of tiles at
  * a time; any other is gathered into a buffer of one tile.
  *
- * Invariants: *out and samples are untouched on failure. Between enter() and
- * leave() the floating-point modes are those of kernel.h; the arithmetic is
- * all in compute(), which the compiler may not move out from between. */
+ * Invariants: *out and samples are untouched on failure. Between
+ * trd__modes_enter() and trd__modes_leave() the floating-point modes are those
+ * of kernel.h; the arithmetic is all in compute(), which the compiler may not
+ * move out from between. */
 #include "client/stats/kernel.h"
 #include "client/stats/walk.h"
 
@@ -19,7 +20,7 @@
 #define NOINLINE
 #endif
 
-static void enter(fenv_t *caller)
+void trd__modes_enter(fenv_t *caller)
 {
     fegetenv(caller);
     fesetenv(FE_DFL_ENV);
@@ -29,7 +30,7 @@ static void enter(fenv_t *caller)
 #endif
 }
 
-static void leave(const fenv_t *caller)
+void trd__modes_leave(const fenv_t *caller)
 {
     fesetenv(caller);
 }
@@ -296,9 +297,9 @@ int trd__stats_with(const struct trd__kernel *kernel,
     if (k && !samples)
         return TRD_EINVAL;
 
-    enter(&caller);
+    trd__modes_enter(&caller);
     compute(dtype, tiles, &walk, k, &result, samples);
-    leave(&caller);
+    trd__modes_leave(&caller);
     *out = result;
     return 0;
 }

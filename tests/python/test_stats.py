@@ -336,6 +336,32 @@ def test_modes_of_the_processor_are_left_alone():
         torch.set_flush_denormal(False)
 
 
+def test_modes_of_the_processor_change_no_figure(here):
+    tensors = [
+        torch.tensor([1e-40, -2e-40], dtype=torch.float32),
+        torch.tensor([1.0, -2.0, 1e-40], dtype=torch.float32),
+        torch.tensor([1e-40, 3e-40], dtype=torch.bfloat16),
+        torch.tensor([6e-8, 1.0], dtype=torch.float16),
+        torch.tensor([5e-324, -1e-310, 2.0], dtype=torch.float64),
+    ]
+    plain = [repr(tracerd.stats(x)) for x in tensors]
+    with tracerd.attach(torch.nn.Linear(1, 1), run="modes") as t:
+        if not torch.set_flush_denormal(True):
+            pytest.skip("no such mode here")
+        try:
+            flushed = [tracerd.stats(x) for x in tensors]
+            for x in tensors:
+                t.record("x", x)
+        finally:
+            torch.set_flush_denormal(False)
+        assert t.flush()
+    assert [repr(s) for s in flushed] == plain
+    stored = here.query("modes", "user-x")
+    assert [
+        repr({k: r[k] for k in s}) for r, s in zip(stored, flushed, strict=True)
+    ] == plain
+
+
 def test_other_threads_run_meanwhile():
     import threading
 

@@ -130,9 +130,7 @@ static void test_client__killed_process_leaves_all_it_submitted(void **state)
     struct wire_record r;
     struct hello h;
     uint64_t seq;
-    assert_int_equal(hello_get(m.bytes + JOURNAL_HELLO_AT,
-                               m.head.hello_bytes, &h),
-                     0);
+    assert_int_equal(journal_hello_get(m.bytes, &m.head, &h), 0);
     assert_slice(h.run, "unit");
     assert_int_equal(h.rank, 3);
     assert_int_equal(h.pid, child);
@@ -227,13 +225,45 @@ static void test_client__wrong_arguments_are_errors(void **state)
     assert_int_equal(trd_site(c, &site, &id), TRD_ELIMIT);
     site.class_name = NULL;
     assert_int_equal(trd_site(c, &site, &id), TRD_EINVAL);
-    assert_int_equal(submit(c, 0, 1), TRD_EINVAL);
+    assert_int_equal(submit(c, 0, 1), TRD_ELIMIT);
     assert_int_equal(submit(c, 12345, 1), TRD_EINVAL);
     struct trd_counters n;
     trd_counters(c, &n);
-    assert_int_equal(n.lost[TRD_LOST_ERROR], 2);
+    assert_int_equal(n.lost[TRD_LOST_ERROR], 1);
+    assert_int_equal(n.lost[TRD_LOST_QUOTA], 1);
     trd_client_close(c);
     trd_client_close(NULL);
+}
+
+/* What a reader would refuse must not get into the journal. */
+static void test_client__records_that_nobody_could_read_are_refused(
+    void **state)
+{
+    (void)state;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    uint32_t site = a_site(c, "Linear");
+    const int64_t shape[1] = {4};
+    struct trd_tensor t = {NULL, TRD_F32, 1, shape, NULL};
+    const struct {
+        struct trd_when when;
+        struct trd_stats stats;
+    } bad[] = {{{.step = UINT64_MAX}, {.n = 4}},
+               {{.iteration = UINT64_C(1) << 63}, {.n = 4}},
+               {{.note = 999}, {.n = 4}},
+               {{.step = 1}, {.n = UINT64_C(1) << 63}},
+               {{.step = 1}, {.n = 4, .nan = 5}},
+               {{.step = 1}, {.n = 4, .subnormal = 5}},
+               {{.step = 1}, {.n = 4, .has = 128}},
+               {{.step = 1}, {.n = 4, .sample_n = 5}}};
+    for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(trd_submit(c, site, &bad[i].when, &t, &bad[i].stats,
+                                    ""),
+                         TRD_EINVAL);
+    struct trd_counters n;
+    trd_counters(c, &n);
+    assert_int_equal(n.lost[TRD_LOST_ERROR], 8);
+    assert_int_equal(submit(c, site, 1), 0);
+    trd_client_close(c);
 }
 
 static void test_client__forked_child_is_inert(void **state)
@@ -329,6 +359,8 @@ int main(void)
         DIR_TEST(test_client__full_journal_drops_and_counts),
         DIR_TEST(test_client__same_site_gives_the_same_number),
         DIR_TEST(test_client__wrong_arguments_are_errors),
+        DIR_TEST(
+            test_client__records_that_nobody_could_read_are_refused),
         DIR_TEST(test_client__forked_child_is_inert),
         DIR_TEST(test_client__child_may_trace_on_its_own),
         DIR_TEST(test_client__directory_of_others_is_refused),

@@ -250,6 +250,18 @@ static void test_journal__head_with_one_bit_off_is_refused(void **state)
         TRD_ETRUNC);
 }
 
+static void test_journal__hello_with_one_bit_off_is_refused(void **state)
+{
+    (void)state;
+    struct hello h;
+    for (unsigned bit = 0; bit < 8 * 5; bit++) {
+        journal.map[JOURNAL_HELLO_AT + bit / 8] ^= (uint8_t)(1u << bit % 8);
+        assert_int_equal(journal_hello_get(journal.map, &journal.head, &h),
+                         TRD_ECORRUPT);
+        journal.map[JOURNAL_HELLO_AT + bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+
 static void test_journal__newer_state_counts_unless_it_is_torn(void **state)
 {
     (void)state;
@@ -307,6 +319,7 @@ int main(void)
         RING_TEST(test_dictionary__same_body_gives_the_same_id),
         RING_TEST(test_dictionary__full_one_refuses_new_words_only),
         RING_TEST(test_journal__head_with_one_bit_off_is_refused),
+        RING_TEST(test_journal__hello_with_one_bit_off_is_refused),
         RING_TEST(test_journal__newer_state_counts_unless_it_is_torn),
         RING_TEST(test_journal__file_is_private_and_complete),
     };

@@ -100,6 +100,28 @@ static void test_record__text_figures_may_be_nan_and_infinite(void **state)
     assert_true(back.stats.mean < 0 && isnan(back.stats.std));
 }
 
+/* Bits are moved, not converted: see test_stats_same.c for the modes. */
+static void test_record__fp32_extremes_are_exact(void **state)
+{
+    (void)state;
+    const double values[] = {0x1p-149, 0x1.fffffcp-127, 0x1p-126, 0x1p-140,
+                             0x1.fffffep127, 1.5, 0.0};
+    for (unsigned i = 0; i < sizeof values / sizeof values[0]; i++) {
+        struct wire_record r = {.site = 1, .shape = 2, .dtype = TRD_F32,
+                                .stats = {.n = 1, .has = TRD_HAS_RANGE}},
+                           back;
+        struct entry e;
+        r.stats.max.f = values[i];
+        r.stats.min.f = -values[i];
+        struct writer w = body();
+        assert_int_equal(record_put(&w, &r), 0);
+        assert_int_equal(entry_get(buffer, seal(ENTRY_RECORD, &w, 1), &e), 0);
+        assert_int_equal(record_get(&e, &back), 0);
+        assert_true(back.stats.max.f == values[i]);
+        assert_true(back.stats.min.f == -values[i]);
+    }
+}
+
 static void test_entry__every_flipped_bit_is_found(void **state)
 {
     (void)state;
@@ -218,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_record__half_with_16_samples_fits_120_bytes),
         cmocka_unit_test(test_record__integers_keep_all_64_bits),
         cmocka_unit_test(test_record__text_figures_may_be_nan_and_infinite),
+        cmocka_unit_test(test_record__fp32_extremes_are_exact),
         cmocka_unit_test(test_entry__every_flipped_bit_is_found),
         cmocka_unit_test(test_record__bodies_that_lie_are_refused),
         cmocka_unit_test(test_dictionary__words_survive_the_way),

@@ -311,6 +311,12 @@ static void test_run__counts_need_no_scan(void **state)
     snprintf(sql, sizeof sql, "SELECT losses FROM (%s)", sql_run);
     assert_true(number(sql) == 7);
     assert_true(number("SELECT sum(records) FROM v_run") == 9 + 4 - 3);
+    /* counts that no 64 bits hold together are still told */
+    run("INSERT INTO loss VALUES(0, 6, 6, 9223372036854775807, 0, 'x', 1),"
+        " (0, 7, 7, 9223372036854775807, 0, 'x', 1)");
+    snprintf(sql, sizeof sql, "SELECT losses FROM (%s)", sql_run);
+    assert_true(number(sql) >= 9e18);
+    assert_true(number("SELECT max(lost) FROM v_run") >= 9e18);
 }
 
 int main(void)
