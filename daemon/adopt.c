@@ -3,7 +3,9 @@
  *
  * One journal at a time is taken over (guest.c). The file is removed only
  * when all of it is durable; one that does not hold is renamed, so that it
- * is looked at once. */
+ * is looked at once. One that cannot be taken now is tried again, each time
+ * after twice as long, and never before one that has not failed: however
+ * many fail, the others are taken at once. */
 #include "daemon/adopt.h"
 
 #include "daemon/guest.h"
@@ -25,10 +27,20 @@
 enum {
     LOOK_MS = 3000,
     POKE_MS = 50,
+    AGAIN_MS = 1000, /* the first time a journal is tried again; doubles */
+    AGAIN_MAX_MS = 60000,
+    FAILED_MAX = 512,  /* journals that are remembered to have failed */
     QUIET_MS = 1000,   /* a connection is alive while it says something */
     YOUNG_S = 5,       /* a journal is being made for at most so long */
     UNFINISHED_S = 60, /* and one that never was is removed after so long */
     DIR_BYTES = PATH_MAX
+};
+
+/* A journal that could not be taken. */
+struct failed {
+    char *name; /* NULL: this place is free */
+    uint64_t next_ns;
+    uint32_t wait_ms;
 };
 
 struct adopt {
@@ -39,7 +51,7 @@ struct adopt {
     struct guest *guest;     /* NULL: nothing is under way */
     char name[NAME_MAX + 1]; /* of its file */
     int fd;
-    char last_failed[NAME_MAX + 1]; /* skipped once, so that others come */
+    struct failed failed[FAILED_MAX];
     bool closing;
     struct adopt_counters counters;
 };
@@ -55,6 +67,72 @@ static void look_in(struct adopt *a, uint64_t ms)
 {
     if (!a->closing)
         uv_timer_start(&a->timer, on_timer, ms, 0);
+}
+
+/* ---- journals that failed ---- */
+
+static struct failed *failed_get(struct adopt *a, const char *name)
+{
+    for (size_t i = 0; i < FAILED_MAX; i++) {
+        if (a->failed[i].name && strcmp(a->failed[i].name, name) == 0)
+            return &a->failed[i];
+    }
+    return NULL;
+}
+
+static void failed_forget(struct failed *f)
+{
+    if (!f)
+        return;
+    free(f->name);
+    f->name = NULL;
+}
+
+/* A free place, else that of the one which is due first: it is tried soon,
+ * and then it is here again. */
+static struct failed *failed_place(struct adopt *a)
+{
+    struct failed *first = &a->failed[0];
+    for (size_t i = 0; i < FAILED_MAX; i++) {
+        if (!a->failed[i].name)
+            return &a->failed[i];
+        if (a->failed[i].next_ns < first->next_ns)
+            first = &a->failed[i];
+    }
+    failed_forget(first);
+    return first;
+}
+
+static void failed_add(struct adopt *a, const char *name)
+{
+    struct failed *f = failed_get(a, name);
+    if (!f) {
+        f = failed_place(a);
+        f->name = strdup(name);
+        f->wait_ms = AGAIN_MS / 2;
+    }
+    f->wait_ms *= 2;
+    if (f->wait_ms > AGAIN_MAX_MS)
+        f->wait_ms = AGAIN_MAX_MS;
+    f->next_ns = now_ns(a) + f->wait_ms * MS;
+}
+
+/* The one that is due for longest; NULL: none. *ms is then when one is, at
+ * most what it was. */
+static struct failed *failed_due(struct adopt *a, uint64_t *ms)
+{
+    uint64_t now = now_ns(a);
+    struct failed *due = NULL;
+    for (size_t i = 0; i < FAILED_MAX; i++) {
+        struct failed *f = &a->failed[i];
+        if (!f->name)
+            continue;
+        if (f->next_ns <= now && (!due || f->next_ns < due->next_ns))
+            due = f;
+        if (f->next_ns > now && (f->next_ns - now) / MS < *ms)
+            *ms = (f->next_ns - now) / MS + 1;
+    }
+    return due;
 }
 
 /* ---- files ---- */
@@ -170,24 +248,26 @@ static void adopted(struct adopt *a, const struct guest_report *report)
 static void on_over(void *context, const struct guest_report *report)
 {
     struct adopt *a = context;
-    uint64_t wait_ms = POKE_MS;
+    bool failed = false;
 
     a->guest = NULL;
     if (report->fate == GUEST_ADOPTED) {
         adopted(a, report);
     } else if (report->fate == GUEST_BAD) {
-        if (!set_aside(a, a->name, report->why))
-            wait_ms = LOOK_MS;
+        failed = !set_aside(a, a->name, report->why);
     } else if (!a->closing) {
-        wait_ms = LOOK_MS;
-        snprintf(a->last_failed, sizeof a->last_failed, "%s", a->name);
+        failed = true;
         log_warn("journal",
                  "file=\"%s\" why=\"%s\" then=\"it is tried "
                  "again\"",
                  a->name, report->why);
     }
+    if (failed)
+        failed_add(a, a->name);
+    else
+        failed_forget(failed_get(a, a->name));
     close(a->fd);
-    look_in(a, wait_ms);
+    look_in(a, 1);
 }
 
 static void begin(struct adopt *a, const char *name, int fd,
@@ -204,8 +284,11 @@ static void begin(struct adopt *a, const char *name, int fd,
     };
     a->fd = fd;
     snprintf(a->name, sizeof a->name, "%s", name);
-    if (guest_open(&o, &a->guest))
+    if (guest_open(&o, &a->guest)) {
+        a->guest = NULL;
         close(fd);
+        failed_add(a, a->name);
+    }
 }
 
 /* ---- looking ---- */
@@ -229,8 +312,8 @@ static bool consider(struct adopt *a, const char *name, bool *soon)
     path_of(a, name, path, sizeof path);
     fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
-        if (errno == ELOOP)
-            set_aside(a, name, "a symbolic link");
+        if (errno == ELOOP && !set_aside(a, name, "a symbolic link"))
+            failed_add(a, name);
         return false;
     }
     switch (judge(fd, &st, &head, &why)) {
@@ -245,7 +328,8 @@ static bool consider(struct adopt *a, const char *name, bool *soon)
         a->counters.waiting++;
         break;
     case FOUND_BAD:
-        set_aside(a, name, why);
+        if (!set_aside(a, name, why))
+            failed_add(a, name);
         break;
     }
     close(fd);
@@ -284,24 +368,50 @@ static void clean(struct adopt *a, const char *name)
     close(fd);
 }
 
-static void look(struct adopt *a)
+/* Those that have not failed. True: one is being taken over. */
+static bool look_at_new(struct adopt *a, bool *soon)
 {
     struct dirent *e;
-    bool soon = false;
+    bool taken = false;
     DIR *d = opendir(a->dir);
 
     a->counters.waiting = 0;
-    while (d && (e = readdir(d))) {
+    while (d && !taken && (e = readdir(d))) {
         if (is_unfinished(e->d_name))
             clean(a, e->d_name);
-        if (is_journal(e->d_name) && strcmp(e->d_name, a->last_failed) &&
-            consider(a, e->d_name, &soon))
-            break;
+        if (is_journal(e->d_name) && !failed_get(a, e->d_name))
+            taken = consider(a, e->d_name, soon);
     }
     if (d)
         closedir(d);
-    a->last_failed[0] = '\0';
-    look_in(a, soon ? QUIET_MS / 4 : LOOK_MS);
+    return taken;
+}
+
+/* Of those that have failed the one that is due, one at a time, so that what
+ * has come meanwhile goes before the next. False: none is. */
+static bool look_again(struct adopt *a, bool *soon, uint64_t *ms)
+{
+    char name[NAME_MAX + 1];
+    struct failed *f = failed_due(a, ms);
+
+    if (!f)
+        return false;
+    snprintf(name, sizeof name, "%s", f->name);
+    /* when it comes to nothing, as for a file that is gone, it is new again */
+    f->next_ns = UINT64_MAX;
+    if (!consider(a, name, soon) && f->next_ns == UINT64_MAX)
+        failed_forget(f);
+    return true;
+}
+
+static void look(struct adopt *a)
+{
+    bool soon = false;
+    uint64_t ms = LOOK_MS;
+
+    if (!look_at_new(a, &soon) && look_again(a, &soon, &ms))
+        ms = POKE_MS;
+    look_in(a, soon && ms > QUIET_MS / 4 ? QUIET_MS / 4 : ms);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -358,5 +468,7 @@ void adopt_close(struct adopt *a)
 
 void adopt_free(struct adopt *a)
 {
+    for (size_t i = 0; i < FAILED_MAX; i++)
+        failed_forget(&a->failed[i]);
     free(a);
 }

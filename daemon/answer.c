@@ -1,4 +1,5 @@
-/* The query endpoint. Loop thread, but for job_work() (a worker's).
+/* The query endpoint. Loop thread, but for job_work() (a worker's, except
+ * for the daemon's state, which is told at once).
  *
  * A connection has one question at a time: while it is being answered
  * nothing is read from it. So what a peer can make grow is one request, one
@@ -50,6 +51,8 @@ struct job {
     struct ask ask;
     struct status status; /* for that verb */
     bool has_status;
+    bool brief;         /* may have the place that is kept for such */
+    bool kept;          /* has it */
     _Atomic int cancel; /* nobody waits for the answer */
     uint8_t *page;      /* SP head, back words, page */
     size_t page_n;      /* of all three */
@@ -62,6 +65,7 @@ struct answer {
     struct asker *askers;
     struct job *waiting, **waiting_tail;
     bool closing, unaccepted;
+    bool kept_taken; /* one place is for brief questions only */
     struct answer_counters counters;
     uint8_t buffer[READ_BYTES]; /* lent to one read at a time */
 };
@@ -83,7 +87,7 @@ static size_t say_bad(uint8_t *out, size_t cap, const char *why)
     return page_close(&p, slice_of(""));
 }
 
-/* Worker thread: nothing of the loop is touched. */
+/* Any thread: nothing of the loop is touched. */
 static void job_work(uv_work_t *work)
 {
     struct job *j = work->data;
@@ -130,21 +134,37 @@ static void on_sent(uv_write_t *write, int status)
 
 static void start_waiting(struct answer *a);
 
-static void on_answered(uv_work_t *work, int status)
+/* Long questions may have all places but one, so that 'what runs are there'
+ * is answered while they go on. */
+static bool take_place(struct answer *a, struct job *j)
 {
-    struct job *j = work->data;
-    struct answer *a = j->answer;
-    uv_buf_t buf = uv_buf_init((char *)j->page, (unsigned)j->page_n);
-    (void)status;
+    if (a->counters.running < a->o.at_once) {
+        a->counters.running++;
+        return true;
+    }
+    if (!j->brief || a->kept_taken)
+        return false;
+    j->kept = a->kept_taken = true;
+    return true;
+}
 
-    a->counters.running--;
-    start_waiting(a);
+static void leave_place(struct answer *a, struct job *j)
+{
+    if (j->kept)
+        a->kept_taken = false;
+    else
+        a->counters.running--;
+}
+
+static void send_answer(struct job *j)
+{
+    uv_buf_t buf = uv_buf_init((char *)j->page, (unsigned)j->page_n);
     if (!j->asker || j->asker->closing) {
         job_free(j);
         return;
     }
     j->write.data = j;
-    j->asker->since_ns = now_ns(a);
+    j->asker->since_ns = now_ns(j->answer);
     if (uv_write(&j->write, (uv_stream_t *)&j->asker->pipe, &buf, 1, on_sent) !=
         0) {
         struct asker *k = j->asker;
@@ -153,12 +173,21 @@ static void on_answered(uv_work_t *work, int status)
     }
 }
 
+static void on_answered(uv_work_t *work, int status)
+{
+    struct job *j = work->data;
+    struct answer *a = j->answer;
+    (void)status;
+    leave_place(a, j);
+    start_waiting(a);
+    send_answer(j);
+}
+
 static void start(struct answer *a, struct job *j)
 {
-    a->counters.running++;
     if (uv_queue_work(a->o.loop, &j->work, job_work, on_answered) != 0) {
         struct asker *k = j->asker;
-        a->counters.running--;
+        leave_place(a, j);
         job_free(j);
         if (k)
             asker_close(k);
@@ -167,24 +196,29 @@ static void start(struct answer *a, struct job *j)
 
 static void start_waiting(struct answer *a)
 {
-    while (a->waiting && a->counters.running < a->o.at_once) {
-        struct job *j = a->waiting;
-        a->waiting = j->next;
-        if (!a->waiting)
-            a->waiting_tail = &a->waiting;
+    struct job **at = &a->waiting;
+    while (*at) {
+        struct job *j = *at;
+        if (j->asker && !take_place(a, j)) {
+            at = &j->next;
+            continue;
+        }
+        *at = j->next;
         if (j->asker)
             start(a, j);
         else
             job_free(j);
     }
+    a->waiting_tail = at;
 }
 
-static bool is_status(const struct job *j)
+/* 0: not a request. */
+static unsigned verb_of(const struct job *j)
 {
     struct query q;
-    return query_get(j->message + j->back_n, j->message_n - j->back_n, &q) ==
-               0 &&
-           q.verb == QUERY_STATUS;
+    return query_get(j->message + j->back_n, j->message_n - j->back_n, &q) == 0
+               ? q.verb
+               : 0;
 }
 
 /* Takes message. */
@@ -220,10 +254,14 @@ static void ask(struct asker *k, uint8_t *message, size_t n)
         asker_close(k);
         return;
     }
-    if (is_status(j)) {
+    if (verb_of(j) == QUERY_STATUS) {
         a->o.status(a->o.context, &j->status);
         j->has_status = true;
+        job_work(&j->work);
+        send_answer(j);
+        return;
     }
+    j->brief = verb_of(j) == QUERY_RUNS;
     *a->waiting_tail = j;
     a->waiting_tail = &j->next;
     start_waiting(a);

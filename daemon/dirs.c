@@ -9,6 +9,7 @@
 #include "proto/wire.h"
 #include "tracerd/base.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,10 +25,49 @@
 
 #define SAY(...) snprintf(why, DIRS_WHY_BYTES, __VA_ARGS__)
 
+/* A file that a tracerd or a client left, by its name. */
+static bool is_ours(const char *name)
+{
+    static const char end[] = ".journal";
+    size_t n = strlen(name), k = sizeof end - 1;
+    return strcmp(name, PLACE_LOCK) == 0 || strcmp(name, PLACE_INGEST) == 0 ||
+           strcmp(name, PLACE_QUERY) == 0 ||
+           (n > k && strcmp(name + n - k, end) == 0);
+}
+
+/* Does the directory serve something else? Then its mode is not to be
+ * changed for our sake. */
+static bool is_others(const char *path)
+{
+    struct dirent *e;
+    bool some = false, ours = false;
+    DIR *d = opendir(path);
+    while (d && !ours && (e = readdir(d))) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        some = true;
+        ours = is_ours(e->d_name);
+    }
+    if (d)
+        closedir(d);
+    return some && !ours;
+}
+
+/* The path of a subdirectory, to advise. */
+static void below(const char *path, char out[PATH_MAX + 64])
+{
+    size_t n = strlen(path);
+    while (n > 0 && path[n - 1] == '/')
+        n--;
+    snprintf(out, PATH_MAX + 64, "%.*s/tracerd-%lu", (int)n, path,
+             (unsigned long)geteuid());
+}
+
 static int check_found(const char *path, const struct stat *st,
                        enum dirs_kind kind, char why[DIRS_WHY_BYTES])
 {
     mode_t forbidden = kind == DIRS_PRIVATE ? 077 : 022;
+    char sub[PATH_MAX + 64];
 
     if (S_ISLNK(st->st_mode)) {
         SAY("'%s' is a symbolic link; name the directory itself", path);
@@ -38,8 +78,20 @@ static int check_found(const char *path, const struct stat *st,
         return TRD_EACCES;
     }
     if (st->st_uid != geteuid()) {
-        SAY("'%s' belongs to uid %lu, not to uid %lu; name another directory",
-            path, (unsigned long)st->st_uid, (unsigned long)geteuid());
+        below(path, sub);
+        if (access(path, W_OK | X_OK) != 0)
+            snprintf(sub, sizeof sub, "/dev/shm/tracerd-%lu",
+                     (unsigned long)geteuid());
+        SAY("'%s' belongs to uid %lu, not to uid %lu; name a directory of "
+            "your own, such as '%s'",
+            path, (unsigned long)st->st_uid, (unsigned long)geteuid(), sub);
+        return TRD_EACCES;
+    }
+    if ((st->st_mode & forbidden) && is_others(path)) {
+        below(path, sub);
+        SAY("'%s' is open to other users (mode %04o) and holds other files; "
+            "name a directory of its own, such as '%s'",
+            path, (unsigned)(st->st_mode & 07777), sub);
         return TRD_EACCES;
     }
     if (st->st_mode & forbidden) {

@@ -135,7 +135,7 @@ static bool say_hello(struct guest *g)
 
     if (!work)
         return false;
-    if (hello_get(g->image + JOURNAL_HELLO_AT, g->head.hello_bytes, &h)) {
+    if (journal_hello_get(g->image, &g->head, &h)) {
         intake_drop(&g->intake, work);
         guest_bad(g, "its hello does not hold");
         return false;
@@ -180,8 +180,8 @@ static bool say_dict(struct guest *g)
             g->dict_at = at;
             continue; /* the store has it */
         }
-        if (!fits(&w, &e))
-            break;
+        if (e.number != b.first + b.n || !fits(&w, &e))
+            break; /* out of order: nothing behind it can be told apart */
         put_entry(&w, &e);
         b.n++;
         g->dict_at = at;

@@ -2,7 +2,8 @@
  *
  * Start: directories, locks, store (with its self-test), sockets, threads,
  * "ready". Stop: no more accepting and reading, everything durable, last
- * acknowledgements, the writer ends, the loop runs dry. */
+ * acknowledgements, the writer ends, the loop runs dry. Whoever is still at
+ * work then, on a question or a journal, is left behind. */
 #include "daemon/adopt.h"
 #include "daemon/answer.h"
 #include "daemon/dirs.h"
@@ -21,7 +22,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STOP_MS = 20000, WORKERS = 8 };
+enum {
+    STOP_MS = 20000,
+    DRY_MS = 1500, /* from the writer's end to the loop's */
+    WORKERS = 18   /* all questions at once, one short one, a journal */
+};
 
 struct daemon {
     struct options *options;
@@ -130,12 +135,35 @@ static void on_status(void *context, struct status *out)
 
 /* ---- stop ---- */
 
+static void remove_sockets(const struct daemon *d)
+{
+    static const char *const names[] = {PLACE_INGEST, PLACE_QUERY};
+    char path[PATH_MAX + 32];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", d->config.dir, names[i]);
+        unlink(path); /* ours: we hold the lock of the directory */
+    }
+}
+
+/* A worker cannot be ended, and may be in one long step that never looks
+ * whether it should. All is stored and said: nobody needs it any more. */
+static void on_dry_late(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+    remove_sockets(d);
+    log_info("stopped", "pid=%ld left=\"a question or a journal under way\"",
+             (long)getpid());
+    log_close();
+    _exit(EXIT_SUCCESS);
+}
+
 static void on_stopped(void *context)
 {
     struct daemon *d = context;
     adopt_close(d->adopt);
     uv_close((uv_handle_t *)&d->wake, NULL);
-    uv_close((uv_handle_t *)&d->give_up, NULL);
+    uv_timer_start(&d->give_up, on_dry_late, DRY_MS, 0);
+    uv_unref((uv_handle_t *)&d->give_up); /* the loop may end before it */
 }
 
 /* All is durable: last words, then the writer may end. */
@@ -310,17 +338,9 @@ static void say_ready(const struct daemon *d)
     close(d->options->ready_fd);
 }
 
-static void remove_socket(const struct daemon *d, const char *name)
-{
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/%s", d->config.dir, name);
-    unlink(path); /* ours: we hold the lock of the directory */
-}
-
 static void close_all(struct daemon *d)
 {
-    remove_socket(d, PLACE_INGEST);
-    remove_socket(d, PLACE_QUERY);
+    remove_sockets(d);
     scribe_close(d->hub.scribe);
     hub_fini(&d->hub);
     d->hub.ops->close(d->store);
@@ -346,6 +366,8 @@ static int serve(struct daemon *d, void (*told)(struct daemon *))
         return rc; /* the process ends: the system takes back the rest */
     d->started_ns = real_ns();
     told(d);
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+    uv_close((uv_handle_t *)&d->give_up, NULL);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     log_info("stopped", "pid=%ld", (long)getpid());
     close_all(d);

@@ -4,8 +4,10 @@
  * A transaction is closed 20 ms after it began, at 16 MiB, or when nothing
  * more is waiting and somebody does wait. What is committed is made durable
  * at least each 500 ms or 8 MiB, and at once for a bye.
- * Invariant: a work that is in the done list is committed (or its stream has
- * failed), and a bye or a stop there is durable. */
+ * Invariants: a work that is in the done list is committed (or its stream has
+ * failed), and a bye or a stop there is durable. Works of a run that another
+ * program has locked are put by; once one of a run is, all of that run behind
+ * it are, until they have been tried again in their order. */
 #include "daemon/scribe.h"
 
 #include "daemon/log.h"
@@ -24,6 +26,7 @@ enum {
     LINGER_MS = 4, /* waits so long for more before a commit */
     SYNC_BYTES = 8 * 1024 * 1024,
     SYNC_MS = 500,
+    RETRY_MS = 50, /* works of locked runs */
     TIDY_MS = 1000
 };
 
@@ -39,8 +42,11 @@ struct scribe {
     struct list todo, done; /* under lock */
 
     /* the thread's own */
-    struct list held;  /* of the open transaction */
-    uint64_t begun_ns; /* of it; 0: none is open */
+    struct list put_by; /* their runs are locked */
+    struct list again;  /* were put by; all of them come before todo */
+    uint64_t retry_ns;  /* when what is put by was tried last */
+    struct list held;   /* of the open transaction */
+    uint64_t begun_ns;  /* of it; 0: none is open */
     size_t held_bytes;
     uint64_t unsafe_ns; /* oldest commit that is not durable; 0: none */
     size_t unsafe_bytes;
@@ -119,11 +125,30 @@ static bool idle_stream(const struct work *work)
     return work->stream && work->kind != WORK_HELLO && !*work->stream;
 }
 
+/* Its run is locked, or something before it waits for one: the end of all
+ * comes when nothing waits any more. */
+static bool must_wait(struct scribe *w, const struct work *work)
+{
+    if (work->kind == WORK_SYNC || work->kind == WORK_STOP)
+        return w->put_by.head != NULL;
+    if (work->kind == WORK_HELLO || idle_stream(work))
+        return false;
+    return !w->o.ops->ready(w->o.store, *work->stream,
+                            work->kind != WORK_LEAVE ||
+                                work->end != STORE_LEFT);
+}
+
 static void perform(struct scribe *w, struct work *work)
 {
     const struct store_ops *ops = w->o.ops;
     size_t n = work->frame.len;
 
+    if (must_wait(w, work)) {
+        list_push(&w->put_by, work);
+        return;
+    }
+    if (!w->begun_ns)
+        w->begun_ns = now_ns();
     w->held_bytes += n;
     list_push(&w->held, work);
     if (idle_stream(work))
@@ -212,18 +237,36 @@ static uint64_t deadline(const struct scribe *w, uint64_t now)
     }
     if (w->unsafe_ns && w->unsafe_ns + SYNC_MS * MS < at)
         at = w->unsafe_ns + SYNC_MS * MS;
+    if (w->put_by.head && w->retry_ns + RETRY_MS * MS < at)
+        at = w->retry_ns + RETRY_MS * MS;
     return at;
+}
+
+/* What was put by goes before all that came since. */
+static void retry(struct scribe *w)
+{
+    uint64_t now = now_ns();
+    if (w->again.head || now - w->retry_ns < RETRY_MS * MS)
+        return;
+    w->retry_ns = now;
+    w->o.ops->unlock(w->o.store);
+    list_move(&w->again, &w->put_by);
 }
 
 /* Waits for work until the deadline; takes one. */
 static struct work *next(struct scribe *w)
 {
     struct work *work;
-    uint64_t at = deadline(w, now_ns());
-    struct timespec t = {
-        .tv_sec = (time_t)(at / (1000 * MS)),
-        .tv_nsec = (long)(at % (1000 * MS)),
-    };
+    uint64_t at;
+    struct timespec t;
+
+    retry(w);
+    work = list_pop(&w->again);
+    if (work)
+        return work;
+    at = deadline(w, now_ns());
+    t.tv_sec = (time_t)(at / (1000 * MS));
+    t.tv_nsec = (long)(at % (1000 * MS));
     pthread_mutex_lock(&w->lock);
     while (!w->todo.head && !w->urgent) {
         if (pthread_cond_timedwait(&w->more, &w->lock, &t) != 0)
@@ -255,11 +298,9 @@ static void *run(void *context)
     while (!w->stopping || w->held.head) {
         struct work *work = w->stopping ? NULL : next(w);
         if (work) {
-            if (!w->begun_ns)
-                w->begun_ns = now_ns();
             perform(w, work);
-            if (w->held_bytes < COMMIT_BYTES &&
-                now_ns() - w->begun_ns < COMMIT_MS * MS)
+            if (!w->begun_ns || (w->held_bytes < COMMIT_BYTES &&
+                                 now_ns() - w->begun_ns < COMMIT_MS * MS))
                 continue;
         }
         if (w->held.head)
@@ -281,6 +322,8 @@ int scribe_open(const struct scribe_options *o, struct scribe **out)
     list_init(&w->todo);
     list_init(&w->done);
     list_init(&w->held);
+    list_init(&w->put_by);
+    list_init(&w->again);
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

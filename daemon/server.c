@@ -20,6 +20,7 @@
 
 enum {
     BACKLOG = 1024,
+    STRANGERS_MAX = 64,      /* connections that do not say hello */
     TURN_BYTES = 256 * 1024, /* of one connection a loop turn */
     TICK_MS = 100,
     OUT_MAX_BYTES = 64 * 1024,   /* unread by the peer: no more is said */
@@ -27,6 +28,8 @@ enum {
     ACK_REPEAT_MS = 1000,
     LINGER_MS = 1000 /* after a connection: is its process gone? */
 };
+
+static const char too_many_strangers[] = "too many connections without a hello";
 
 struct peer {
     struct intake intake; /* first */
@@ -457,6 +460,22 @@ static void on_turn(uv_idle_t *idle)
 
 /* ---- accepting ---- */
 
+/* It has not said who it is, though it had the time: of a hundred processes
+ * that start together none is one. */
+static bool is_stranger(const struct peer *p, uint64_t now)
+{
+    return !p->closing && p->intake.session.state == SESSION_NEW &&
+           now - p->born_ns > TICK_MS * MS;
+}
+
+static unsigned strangers(const struct server *s)
+{
+    unsigned n = 0;
+    for (const struct peer *p = s->peers; p; p = p->next)
+        n += is_stranger(p, now_ns(s));
+    return n;
+}
+
 static int admit(struct server *s, struct peer *p)
 {
     struct ucred cred;
@@ -478,7 +497,25 @@ static int admit(struct server *s, struct peer *p)
         peer_refuse(p, REASON_BUSY, "too many clients");
         return -1;
     }
+    if (strangers(s) >= STRANGERS_MAX) {
+        peer_refuse(p, REASON_BUSY, too_many_strangers);
+        return -1;
+    }
     return 0;
+}
+
+static struct peer *peer_new(struct server *s)
+{
+    struct peer *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    if (intake_init(&p->intake, s->o.hub, &peer_ops) != 0 ||
+        uv_pipe_init(s->o.loop, &p->pipe, 0) != 0) {
+        intake_fini(&p->intake);
+        free(p);
+        return NULL;
+    }
+    return p;
 }
 
 static void on_connection(uv_stream_t *listener, int status)
@@ -488,16 +525,10 @@ static void on_connection(uv_stream_t *listener, int status)
 
     if (status < 0)
         return;
-    p = calloc(1, sizeof *p);
+    p = peer_new(s);
     s->unaccepted = !p; /* libuv asks no more: the next tick does */
     if (!p)
         return;
-    if (intake_init(&p->intake, s->o.hub, &peer_ops) != 0 ||
-        uv_pipe_init(s->o.loop, &p->pipe, 0) != 0) {
-        intake_fini(&p->intake);
-        free(p);
-        return;
-    }
     p->intake.live = true;
     p->server = s;
     p->pipe.data = p;
@@ -566,10 +597,13 @@ static void on_tick(uv_timer_t *timer)
     struct server *s = timer->data;
     struct peer *next;
     uint64_t now = now_ns(s);
+    unsigned n = 0;
     if (s->unaccepted && !s->stopped)
         on_connection((uv_stream_t *)&s->listener, 0);
     for (struct peer *p = s->peers; p; p = next) {
         next = p->next;
+        if (is_stranger(p, now) && ++n > STRANGERS_MAX)
+            peer_refuse(p, REASON_BUSY, too_many_strangers);
         peer_tick(p, now);
     }
     feed_waiting(s);

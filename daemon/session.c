@@ -1,9 +1,9 @@
 /* The state machine of a stream's conversation. Loop thread; pure.
  *
- * What passes DO_STORE is whole and valid: checksums, lengths, kinds and
- * order were looked at here, so that the store can decode without doubt.
- * What it cannot know is whether a dictionary number exists; the store
- * counts entries with unknown ones as lost. */
+ * What passes DO_STORE is whole: checksums, lengths and order were looked at
+ * here. What the bodies of its entries mean is not: a record that does not
+ * decode would come again and again if it was refused, and block its stream
+ * for ever. The store counts it as lost and goes on. */
 #include "daemon/session.h"
 
 #include "daemon/order.h"
@@ -67,38 +67,10 @@ static struct verdict on_hello(struct session *s, const struct frame *f,
     return just(DO_STORE);
 }
 
-static bool entry_ok(const struct entry *e, bool dict)
-{
-    struct wire_record record;
-    struct wire_loss loss;
-    struct wire_object object;
-    struct wire_site site;
-    struct wire_shape shape;
-    struct slice note;
-
-    switch (e->kind) {
-    case ENTRY_RECORD:
-        return !dict && record_get(e, &record) == 0;
-    case ENTRY_LOSS:
-        return !dict && loss_get(e, &loss) == 0;
-    case ENTRY_OBJECT:
-        return dict && object_get(e, &object) == 0;
-    case ENTRY_SITE:
-        return dict && site_get(e, &site) == 0;
-    case ENTRY_SHAPE:
-        return dict && shape_get(e, &shape) == 0;
-    case ENTRY_NOTE:
-        return dict && note_get(e, &note) == 0;
-    default:
-        return false;
-    }
-}
-
 /* NULL, or what is wrong with n entries numbered from first. The padding
  * of the last one may be left off. */
 static const char *check_entries(const uint8_t *payload, uint32_t len,
-                                 uint32_t n, uint32_t first, bool dict,
-                                 unsigned *reason)
+                                 uint32_t n, uint32_t first, unsigned *reason)
 {
     size_t at = BATCH_BYTES;
     struct entry e;
@@ -113,8 +85,6 @@ static const char *check_entries(const uint8_t *payload, uint32_t len,
                                       : "fewer entries than announced";
         if (e.number != first + i)
             return "an entry out of order";
-        if (!entry_ok(&e, dict))
-            return "an entry that does not hold";
         at += entry_span(e.len);
     }
     return at < len ? "more entries than announced" : NULL;
@@ -149,7 +119,7 @@ static struct verdict on_batch(struct session *s, const struct frame *f,
     case ORDER_NEW:
         break;
     }
-    why = check_entries(payload, f->len, b.n, (uint32_t)first, dict, &reason);
+    why = check_entries(payload, f->len, b.n, (uint32_t)first, &reason);
     if (why)
         return refuse(reason, why);
     if (dict)

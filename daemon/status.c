@@ -6,6 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* "%u", "%llu", "%ld": the value is a number. */
+static bool is_number(const char *format)
+{
+    size_t n = strlen(format);
+    return n >= 2 && format[0] == '%' &&
+           strspn(format + 1, "lhz") == n - 2 &&
+           (format[n - 1] == 'u' || format[n - 1] == 'd');
+}
+
 void status_add(struct status *s, const char *key, const char *format, ...)
 {
     va_list args;
@@ -23,6 +32,7 @@ void status_add(struct status *s, const char *key, const char *format, ...)
     va_start(args, format);
     vsnprintf(row->value, sizeof row->value, format, args);
     va_end(args);
+    row->number = is_number(format);
 }
 
 size_t status_page(const struct status *s, uint8_t *out, size_t cap)
@@ -34,6 +44,10 @@ size_t status_page(const struct status *s, uint8_t *out, size_t cap)
     for (size_t i = 0; i < s->n; i++) {
         struct cell key = {.type = CELL_TEXT, .s = slice_of(s->row[i].key)};
         struct cell value = {.type = CELL_TEXT, .s = slice_of(s->row[i].value)};
+        if (s->row[i].number) {
+            value.type = CELL_INT;
+            value.i = strtoll(s->row[i].value, NULL, 10);
+        }
         if (page_cell(&p, &key) || page_cell(&p, &value))
             break;
     }

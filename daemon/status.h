@@ -8,12 +8,14 @@
 struct status_row {
     char key[48];
     char value[464];
+    bool number; /* decimal digits: an integer on the page */
 };
 struct status {
     struct status_row *row;
     size_t n, cap;
 };
-/* Adds a row; out of memory leaves it out. */
+/* Adds a row; out of memory leaves it out. A format that is one integer
+ * makes the value one. */
 __attribute__((format(printf, 3, 4))) void
 status_add(struct status *s, const char *key, const char *format, ...);
 

@@ -74,7 +74,15 @@ struct store_ops {
     void (*hello)(struct store *s, const struct store_hello *h,
                   struct marks *marks, struct store_stream **out,
                   struct store_welcome *answer);
+    /* False: another program has the run locked, and nothing of this stream
+     * may be handed over until unlock() was called. writes: what comes needs
+     * a transaction, which is begun. Never waits for longer than some ms; a
+     * run that stays locked for seconds fails. */
+    bool (*ready)(struct store *s, struct store_stream *t, bool writes);
+    /* Runs that were found locked may be tried again. */
+    void (*unlock)(struct store *s);
     /* Payloads that a session passed; entries that are known are left out.
+     * Entries that do not decode count as lost.
      * A stream that failed takes nothing and says so by its marks. */
     void (*dict)(struct store *s, struct store_stream *t,
                  const uint8_t *payload, size_t n);

@@ -8,8 +8,8 @@
  * from it, and an authorizer what a user types from everything else. */
 #include "daemon/store_ask.h"
 
+#include "proto/missing.h"
 #include "proto/place.h"
-#include "proto/row.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -24,7 +24,9 @@
 
 enum {
     PROGRESS_STEPS = 20000, /* between two looks at the clock */
-    VALUE_MAX_BYTES = 32 * 1024 * 1024
+    /* no single step of SQLite looks at the clock: what bounds it is how
+     * much it can be given. The longest value of a run is 64 KiB */
+    VALUE_MAX_BYTES = 1024 * 1024
 };
 
 static uint64_t now_ns(void)
@@ -220,8 +222,7 @@ static bool list_runs(const struct ask *a, struct names *l)
 /* created_ns never changes for a file, so it is read once. */
 enum { SEEN_SLOTS = 4096 };
 static struct {
-    dev_t dev;
-    ino_t ino;
+    struct file_key key;
     int64_t created_ns;
 } seen[SEEN_SLOTS];
 static pthread_mutex_t seen_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -231,6 +232,7 @@ static int64_t created_of(const struct question *k, const char *run)
     struct question other = {
         .a = k->a, .q = k->q, .deadline_ns = k->deadline_ns};
     char path[PATH_MAX];
+    struct file_key key;
     struct stat st;
     int64_t v = -1;
     size_t slot;
@@ -238,9 +240,10 @@ static int64_t created_of(const struct question *k, const char *run)
     path_of(k->a, run, path);
     if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return -1;
+    key = file_key_of(&st);
     slot = (size_t)st.st_ino % SEEN_SLOTS;
     pthread_mutex_lock(&seen_lock);
-    if (seen[slot].ino == st.st_ino && seen[slot].dev == st.st_dev)
+    if (file_key_same(&seen[slot].key, &key))
         v = seen[slot].created_ns;
     pthread_mutex_unlock(&seen_lock);
     if (v > 0)
@@ -251,8 +254,7 @@ static int64_t created_of(const struct question *k, const char *run)
     close_run(&other);
     if (v > 0) {
         pthread_mutex_lock(&seen_lock);
-        seen[slot].dev = st.st_dev;
-        seen[slot].ino = st.st_ino;
+        seen[slot].key = key;
         seen[slot].created_ns = v;
         pthread_mutex_unlock(&seen_lock);
     }
@@ -275,6 +277,13 @@ static bool newest_run(struct question *k, char out[TRD_MAX_RUN + 1])
     return best >= 0;
 }
 
+static size_t say_no_run(struct question *k, const char *run)
+{
+    char text[MISSING_BYTES];
+    missing_run(run, k->a->data, text);
+    return ask_say(k, PAGE_NOTHING, "%s", text);
+}
+
 /* Opens the run that the question names. 0, or the length of a page that
  * says why not. */
 size_t ask_open(struct question *k)
@@ -284,8 +293,7 @@ size_t ask_open(struct question *k)
 
     if (k->q->run.n == 0) {
         if (!newest_run(k, run))
-            return ask_say(k, PAGE_NOTHING, "there is no run yet in '%s'",
-                           k->a->data);
+            return say_no_run(k, "");
     } else {
         if (!place_run_ok(k->q->run.text, k->q->run.n))
             return ask_say(k, PAGE_BAD,
@@ -296,8 +304,7 @@ size_t ask_open(struct question *k)
     }
     path_of(k->a, run, path);
     if (stat(path, &st) != 0)
-        return ask_say(k, PAGE_NOTHING,
-                       "no run '%s'; 'tracectl runs' lists what there is", run);
+        return say_no_run(k, run);
     if (!open_run(k, run))
         return ask_say(k, PAGE_FAILED, "cannot open run '%s': %s", run,
                        k->db && sqlite3_errcode(k->db) != SQLITE_OK

@@ -4,6 +4,7 @@
 
 #include <sqlite3.h>
 
+#include "daemon/file_key.h"
 #include "daemon/store.h"
 
 enum { ASK_MESSAGE_BYTES = 1024 };
@@ -39,5 +40,7 @@ bool ask_page_is_full(const struct page_writer *p);
 
 size_t ask_records(struct question *k);
 size_t ask_sql(struct question *k);
+/* Functions that take no longer than one may wait. A SQLite code. */
+int ask_functions(sqlite3 *db);
 
 #endif

@@ -121,6 +121,8 @@ static int add_note(struct run *r, const struct entry *e, struct word *out)
     return intern(r, SQL_NOTE_PUT, SQL_NOTE_GET, &out->id);
 }
 
+/* An entry that does not decode, or of an unknown kind, keeps its number and
+ * means nothing: the records that use it count as lost. */
 static int meaning(struct run *r, const struct stream *t, const struct entry *e,
                    struct word *out)
 {

@@ -2,16 +2,9 @@
  * pages, and what to say when there is nothing. Any thread. */
 #include "daemon/store_ask.h"
 
-#include "proto/row.h"
+#include "proto/missing.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-
-enum {
-    NEAREST = 3,
-    NEAREST_ROWS = 20000, /* names that are compared */
-    NEAREST_LENGTH = 64
-};
 
 static sqlite3_stmt *prepare(struct question *k, const struct sql *sql)
 {
@@ -48,104 +41,37 @@ static const struct name_reading *find_reading(struct question *k,
     return NULL;
 }
 
-/* Levenshtein's distance of the first bytes. */
-static unsigned distance(struct slice a, struct slice b)
+/* Runs a statement for missing_say(). */
+static int ask_rows(void *context, const struct sql *sql, missing_take *take,
+                    void *to)
 {
-    unsigned row[NEAREST_LENGTH + 1];
-    size_t an = a.n < NEAREST_LENGTH ? a.n : NEAREST_LENGTH;
-    size_t bn = b.n < NEAREST_LENGTH ? b.n : NEAREST_LENGTH;
-
-    for (size_t j = 0; j <= bn; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; i <= an; i++) {
-        unsigned corner = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= bn; j++) {
-            unsigned old = row[j];
-            unsigned best = corner + (a.text[i - 1] != b.text[j - 1]);
-            if (old + 1 < best)
-                best = old + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-            corner = old;
-        }
-    }
-    return row[bn];
-}
-
-struct nearest {
-    unsigned distance[NEAREST];
-    char name[NEAREST][NEAREST_LENGTH + 1];
-    unsigned n;
-};
-
-static void consider(struct nearest *l, struct slice who, struct slice name)
-{
-    unsigned d, at;
-    if (name.n == 0 || name.n > NEAREST_LENGTH)
-        return;
-    d = distance(who, name);
-    if (d > 2 + who.n / 2)
-        return;
-    for (at = l->n; at > 0 && l->distance[at - 1] > d; at--)
-        if (at < NEAREST) {
-            l->distance[at] = l->distance[at - 1];
-            memcpy(l->name[at], l->name[at - 1], sizeof l->name[at]);
-        }
-    if (at >= NEAREST)
-        return;
-    l->distance[at] = d;
-    memcpy(l->name[at], name.text, name.n);
-    l->name[at][name.n] = '\0';
-    if (l->n < NEAREST)
-        l->n++;
-}
-
-static void find_nearest(struct question *k, struct slice who,
-                         struct nearest *l)
-{
-    sqlite3_stmt *s = NULL;
-    unsigned rows = 0;
-    if (sqlite3_prepare_v2(k->db,
-                           "SELECT class FROM object UNION SELECT module FROM "
-                           "object UNION SELECT text FROM path",
-                           -1, &s, NULL) != SQLITE_OK)
-        return;
-    while (rows++ < NEAREST_ROWS && sqlite3_step(s) == SQLITE_ROW) {
-        struct cell c = ask_cell(s, 0);
-        consider(l, who, c.s);
+    enum { COLUMNS = 3 };
+    struct cell cells[COLUMNS];
+    struct question *k = context;
+    sqlite3_stmt *s = prepare(k, sql);
+    int rc = SQLITE_ERROR;
+    while (s && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        for (int i = 0; i < sqlite3_column_count(s) && i < COLUMNS; i++)
+            cells[i] = ask_cell(s, i);
+        take(to, cells);
     }
     sqlite3_finalize(s);
+    return rc == SQLITE_DONE ? 0 : -1;
 }
 
-static size_t say_unknown(struct question *k, const struct name_query *names)
+static size_t say_missing(struct question *k, const struct name_query *names,
+                          const struct name_reading *reading, struct sql *sql)
 {
-    struct nearest l = {.n = 0};
-    struct slice who = names->n ? names->reading[0].who : slice_of("");
-    char list[NEAREST * (NEAREST_LENGTH + 8)] = "";
-    size_t n = 0;
-
-    find_nearest(k, who, &l);
-    for (unsigned i = 0; i < l.n; i++)
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s'%s'",
-                              i ? ", " : "; nearest: ", l.name[i]);
-    return ask_say(k, PAGE_NOTHING,
-                   "run '%s' has no object, module or path '%.*s'%s", k->run,
-                   (int)(who.n < 200 ? who.n : 200), who.text, list);
-}
-
-static size_t say_no_records(struct question *k)
-{
-    int64_t first = ask_int(k->db, "SELECT min(step) FROM record");
-    int64_t last = ask_int(k->db, "SELECT max(step) FROM record");
-    int64_t any = ask_int(k->db, "SELECT EXISTS(SELECT 1 FROM record)");
-    if (any <= 0)
-        return ask_say(k, PAGE_NOTHING, "run '%s' has no records yet", k->run);
-    return ask_say(k, PAGE_NOTHING,
-                   "no record of run '%s' is like this; its steps are %lld to "
-                   "%lld",
-                   k->run, (long long)first, (long long)last);
+    const struct missing m = {.run = k->run,
+                              .q = k->q,
+                              .names = k->q->name.n ? names : NULL,
+                              .reading = reading,
+                              .ask = ask_rows,
+                              .context = k};
+    char text[MISSING_BYTES];
+    if (missing_say(&m, sql, text))
+        return ask_say_failed(k);
+    return ask_say(k, PAGE_NOTHING, "%s", text);
 }
 
 static const char *const record_columns[] = {
@@ -165,7 +91,7 @@ static size_t record_page(struct question *k, sqlite3_stmt *s, int *rc,
     struct page_writer p;
     bool full = false;
 
-    page_open(&p, k->out, k->cap, PAGE_OK, slice_of(""));
+    page_open(&p, k->out, k->cap, PAGE_OK, slice_of(k->run));
     page_columns(&p, record_columns, ROW_COLUMN_COUNT);
     while (!full && (*rc = sqlite3_step(s)) == SQLITE_ROW) {
         struct row row;
@@ -187,8 +113,8 @@ static size_t record_page(struct question *k, sqlite3_stmt *s, int *rc,
     return page_close(&p, where);
 }
 
-static size_t run_records(struct question *k, const struct name_reading *r,
-                          struct sql *sql)
+static size_t run_records(struct question *k, const struct name_query *names,
+                          const struct name_reading *r, struct sql *sql)
 {
     sqlite3_stmt *s;
     uint32_t rows = 0;
@@ -211,7 +137,7 @@ static size_t run_records(struct question *k, const struct name_reading *r,
     else if (rows == 0 && rc != SQLITE_DONE)
         n = ask_say_failed(k);
     else if (rows == 0 && !k->q->cursor.n)
-        n = say_no_records(k);
+        n = say_missing(k, names, r, sql);
     sqlite3_finalize(s);
     return n;
 }
@@ -236,9 +162,10 @@ size_t ask_records(struct question *k)
     if (k->q->name.n)
         reading = find_reading(k, &names, sql);
     if (k->q->name.n && !reading)
-        n = ask_progress(k) ? ask_say_failed(k) : say_unknown(k, &names);
+        n = ask_progress(k) ? ask_say_failed(k)
+                            : say_missing(k, &names, NULL, sql);
     else
-        n = run_records(k, reading, sql);
+        n = run_records(k, &names, reading, sql);
     free(sql);
     return n;
 }

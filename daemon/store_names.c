@@ -24,7 +24,7 @@ void known_drop(struct store *s, dev_t dev, ino_t ino)
     struct known **p = &s->known;
     while (*p) {
         struct known *k = *p;
-        if (k->dev != dev || k->ino != ino) {
+        if (k->key.dev != dev || k->key.ino != ino) {
             p = &k->next;
             continue;
         }
@@ -38,7 +38,7 @@ void known_drop(struct store *s, dev_t dev, ino_t ino)
 void known_free(struct store *s)
 {
     while (s->known)
-        known_drop(s, s->known->dev, s->known->ino);
+        known_drop(s, s->known->key.dev, s->known->key.ino);
 }
 
 static int read_epochs(sqlite3 *db, struct known *k)
@@ -80,24 +80,25 @@ static int known_read(const char *path, struct known *k, bool *ours)
 static int known_get(struct store *s, const char *path, const struct stat *st,
                      const struct known **out)
 {
+    struct file_key key = file_key_of(st);
     struct known *k;
     bool ours = true;
     size_t n = 0;
     int rc;
 
     for (k = s->known; k; k = k->next, n++) {
-        if (k->dev == st->st_dev && k->ino == st->st_ino) {
+        if (file_key_same(&k->key, &key)) {
             *out = k;
             return SQLITE_OK;
         }
     }
     if (n >= KNOWN_MAX)
         known_free(s);
+    known_drop(s, st->st_dev, st->st_ino); /* what it was before */
     k = calloc(1, sizeof *k);
     if (!k)
         return SQLITE_NOMEM;
-    k->dev = st->st_dev;
-    k->ino = st->st_ino;
+    k->key = key;
     rc = known_read(path, k, &ours);
     k->next = s->known;
     s->known = k;

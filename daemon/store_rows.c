@@ -56,11 +56,24 @@ int loss_add(struct run *r, struct stream *t, uint64_t first, uint64_t last,
     return SQLITE_OK;
 }
 
+/* One whose checksum holds and whose body does not: nobody can ever read it,
+ * and its number is taken. */
+static int add_unreadable(struct run *r, struct stream *t,
+                          const struct entry *e, uint64_t seq)
+{
+    struct wire_loss l = {.cause = TRD_LOST_ERROR,
+                          .count = 1,
+                          .bytes = e->len,
+                          .t_ns = (uint64_t)t->last_ns};
+    return loss_add(r, t, seq, seq, &l);
+}
+
 static int add_loss(struct run *r, struct stream *t, const struct entry *e,
                     uint64_t seq)
 {
-    struct wire_loss l = {.cause = TRD_LOST_ERROR, .count = 1};
-    (void)loss_get(e, &l);
+    struct wire_loss l;
+    if (loss_get(e, &l))
+        return add_unreadable(r, t, e, seq);
     return loss_add(r, t, seq, seq, &l);
 }
 
@@ -80,7 +93,7 @@ static int add_record(struct run *r, struct stream *t, const struct entry *e,
     struct pending *p;
 
     if (record_get(e, &m))
-        return add_unknown(r, t, e, seq, 0);
+        return add_unreadable(r, t, e, seq);
     site = word_of(t, m.site, ENTRY_SITE);
     shape = word_of(t, m.shape, ENTRY_SHAPE);
     if (m.when.note)
@@ -111,6 +124,19 @@ static int add_record(struct run *r, struct stream *t, const struct entry *e,
     return SQLITE_OK;
 }
 
+static int add_entry(struct run *r, struct stream *t, uint64_t seq,
+                     const uint8_t *at, const struct entry *e)
+{
+    switch (e->kind) {
+    case ENTRY_RECORD:
+        return add_record(r, t, e, seq, at);
+    case ENTRY_LOSS:
+        return add_loss(r, t, e, seq);
+    default:
+        return add_unreadable(r, t, e, seq);
+    }
+}
+
 int rows_add(struct run *r, struct stream *t, uint64_t seq,
              const uint8_t *payload, size_t n)
 {
@@ -124,10 +150,8 @@ int rows_add(struct run *r, struct stream *t, uint64_t seq,
     for (uint32_t i = 0; i < b.n; i++) {
         struct entry e = entry_checked(payload + at);
         int rc = SQLITE_OK;
-        if (i >= skip && e.kind == ENTRY_LOSS)
-            rc = add_loss(r, t, &e, seq + i);
-        else if (i >= skip)
-            rc = add_record(r, t, &e, seq + i, payload + at);
+        if (i >= skip)
+            rc = add_entry(r, t, seq + i, payload + at, &e);
         if (rc != SQLITE_OK)
             return rc;
         at += entry_span(e.len);

@@ -16,6 +16,8 @@
 #define APPLICATION_ID 1414677316
 #define SCHEMA_VERSION 1
 
+enum { BUSY_MS = 5 };
+
 static const char *const statement_sql[STATEMENT_COUNT] = {
     [SQL_BEGIN] = "BEGIN IMMEDIATE",
     [SQL_COMMIT] = "COMMIT",
@@ -94,8 +96,9 @@ int file_connect(const char *path, sqlite3 **db)
     int rc = sqlite3_open_v2(
         path, db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    /* one thread writes all runs: a lock on one must not hold up the rest */
     if (rc == SQLITE_OK)
-        sqlite3_busy_timeout(*db, 5000);
+        sqlite3_busy_timeout(*db, BUSY_MS);
     return rc;
 }
 
@@ -104,16 +107,33 @@ bool file_is_damage(int code)
     return (code & 0xff) == SQLITE_CORRUPT || (code & 0xff) == SQLITE_NOTADB;
 }
 
+/* What goes behind ".corrupt-": the second, and a number where there is one
+ * of that second already. */
+static void name_aside(const char *path, char when[48])
+{
+    char to[PATH_MAX + 64];
+    time_t now = time(NULL);
+    struct tm tm;
+    struct stat st;
+    size_t n;
+
+    gmtime_r(&now, &tm);
+    n = strftime(when, 32, "%Y%m%dT%H%M%S", &tm);
+    for (unsigned k = 2; k < 1000; k++) {
+        snprintf(to, sizeof to, "%s.corrupt-%s", path, when);
+        if (lstat(to, &st) != 0)
+            return;
+        snprintf(when + n, 48 - n, "-%u", k);
+    }
+}
+
 /* A damaged file stays for whoever can read something out of it. */
 void file_put_aside(const char *path)
 {
     static const char *const tails[] = {"", "-wal", "-shm"};
-    char from[PATH_MAX + 16], to[PATH_MAX + 64], when[32];
-    time_t now = time(NULL);
-    struct tm tm;
+    char from[PATH_MAX + 16], to[PATH_MAX + 64], when[48];
 
-    gmtime_r(&now, &tm);
-    strftime(when, sizeof when, "%Y%m%dT%H%M%S", &tm);
+    name_aside(path, when);
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
         snprintf(from, sizeof from, "%s%s", path, tails[i]);
         snprintf(to, sizeof to, "%s.corrupt-%s%s", path, when, tails[i]);
@@ -275,9 +295,14 @@ static int make_file(struct run *r, struct slice job)
         return SQLITE_CANTOPEN;
     unlink_beside(r, ".new");
     unlink_beside(r, ".new-journal");
+    unlink_beside(r, ".new-wal");
+    unlink_beside(r, ".new-shm");
     rc = file_connect(fresh, &r->db);
     if (rc == SQLITE_OK)
         rc = initialise(r, job);
+    /* here, where nobody can have it open; the WAL is empty */
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db, "PRAGMA journal_mode=WAL", NULL, NULL, NULL);
     if (rc != SQLITE_OK) {
         unlink(fresh);
         return rc; /* the connection still tells what it was */
@@ -320,6 +345,7 @@ static int open_db(struct run *r, struct slice job)
     if (rc == SQLITE_OK) {
         r->dev = st.st_dev;
         r->ino = st.st_ino;
+        r->size = st.st_size;
     }
     return rc;
 }
@@ -398,6 +424,53 @@ void run_close(struct run *r)
     log_info("run_close", "run=%s", r->name);
     free(r->rows);
     free(r);
+}
+
+/* By a connection that has read nothing yet. */
+static bool is_whole(const char *path)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+    bool whole = true;
+    int rc = file_connect(path, &db);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &q, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(q, 0);
+        whole = !text || strcmp(text, "ok") == 0;
+    }
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return whole && !file_is_damage(rc);
+}
+
+/* Only somebody else makes a run's file smaller. After a VACUUM it is still
+ * whole; after a truncation its pages are missing, which SQLite would not
+ * notice before it reads one. */
+static bool was_cut(struct run *r, off_t size)
+{
+    int64_t pages = 0, page = 0;
+    off_t before = r->size;
+    r->size = size;
+    if (size >= before)
+        return false;
+    if (get_int(r->db, "PRAGMA page_count", &pages) == SQLITE_OK &&
+        get_int(r->db, "PRAGMA page_size", &page) == SQLITE_OK &&
+        size >= pages * page)
+        return false;
+    return !is_whole(r->path);
+}
+
+int run_check_file(struct run *r)
+{
+    struct stat st;
+    if (stat(r->path, &st) != 0)
+        return errno == ENOENT ? SQLITE_READONLY_DBMOVED : SQLITE_OK;
+    if (st.st_ino != r->ino || st.st_dev != r->dev)
+        return SQLITE_READONLY_DBMOVED;
+    return was_cut(r, st.st_size) ? SQLITE_CORRUPT : SQLITE_OK;
 }
 
 void run_fail(struct run *r, int code, const char *what)

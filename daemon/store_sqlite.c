@@ -5,21 +5,24 @@
  * the rows it stands for, so every record is there exactly once whatever is
  * killed when. A mark is published only after COMMIT, and as durable only
  * after the WAL was synced. WAL and synchronous=NORMAL do not sync on
- * commit; sync() does what FULL would, for all commits so far at once. */
+ * commit; sync() does what FULL would, for all commits so far at once.
+ * A run that another program has locked waits and holds up no other. */
 #include "daemon/store_sqlite.h"
 
 #include "daemon/log.h"
 #include "daemon/order.h"
 #include "tracerd/client.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { IDLE_CLOSE_S = 10 };
+enum {
+    IDLE_CLOSE_S = 10,
+    LOCKED_S = 5, /* then its clients are told, and send again later */
+    AGAIN_S = 2   /* found locked after longer than this: another lock */
+};
 
 uint64_t store_now_ns(void)
 {
@@ -44,6 +47,27 @@ int run_begin(struct run *r)
     rc = run_step(r, SQL_BEGIN);
     r->open_transaction = rc == SQLITE_OK;
     return rc;
+}
+
+bool run_ready(struct run *r)
+{
+    uint64_t now;
+
+    if (r->locked)
+        return false;
+    if ((run_begin(r) & 0xff) != SQLITE_BUSY)
+        return true; /* any other error shows when it is written */
+    now = store_now_ns();
+    r->locked = true;
+    if (now - r->busy_ns > AGAIN_S * UINT64_C(1000000000)) {
+        r->locked_ns = now;
+        log_warn("locked",
+                 "run=%s then=\"its records wait until the other program "
+                 "lets go\"",
+                 r->name);
+    }
+    r->busy_ns = now;
+    return false;
 }
 
 /* durable goes last: a reader that takes it first never sees it ahead. */
@@ -177,6 +201,10 @@ static void store_sqlite_hello(struct store *s, const struct store_hello *h,
     r = run_find(s, h, a);
     if (!r)
         return;
+    if (!run_ready(r)) {
+        refuse(a, REASON_STORE, 1000, "another program has the run locked");
+        return;
+    }
     rc = stream_find(r, h, &t);
     if (rc != SQLITE_OK) {
         run_fail(r, rc, "hello");
@@ -201,6 +229,28 @@ static void store_sqlite_hello(struct store *s, const struct store_hello *h,
     a->dict_n = t->dict_n;
     snprintf(a->run, sizeof a->run, "%s", r->name);
     *out = &t->shared;
+}
+
+static bool store_sqlite_ready(struct store *s, struct store_stream *shared,
+                               bool writes)
+{
+    struct stream *t = (struct stream *)shared;
+    struct run *r = t->run;
+    (void)s;
+    if (!r)
+        return true;
+    if (!writes ? !r->locked : run_ready(r))
+        return true;
+    if (store_now_ns() - r->locked_ns < LOCKED_S * UINT64_C(1000000000))
+        return false;
+    run_fail(r, SQLITE_BUSY, "lock");
+    return true;
+}
+
+static void store_sqlite_unlock(struct store *s)
+{
+    for (struct run *r = s->runs; r; r = r->next)
+        r->locked = false;
 }
 
 static void store_sqlite_dict(struct store *s, struct store_stream *shared,
@@ -426,22 +476,16 @@ static void store_sqlite_sync(struct store *s)
     }
 }
 
-static bool replaced(const struct run *r)
-{
-    struct stat st;
-    return stat(r->path, &st) != 0 ? errno == ENOENT
-                                   : st.st_ino != r->ino || st.st_dev != r->dev;
-}
-
 static void store_sqlite_tidy(struct store *s)
 {
     uint64_t now = store_now_ns();
     struct run *next;
     sweep_some(s);
     for (struct run *r = s->runs; r; r = next) {
+        int rc = run_check_file(r);
         next = r->next;
-        if (replaced(r)) {
-            run_fail(r, SQLITE_READONLY_DBMOVED, "file");
+        if (rc != SQLITE_OK) {
+            run_fail(r, rc, "file");
             continue;
         }
         if (!r->connected && !r->open_transaction &&
@@ -464,6 +508,8 @@ const struct store_ops store_sqlite = {
     .open = store_sqlite_open,
     .close = store_sqlite_close,
     .hello = store_sqlite_hello,
+    .ready = store_sqlite_ready,
+    .unlock = store_sqlite_unlock,
     .dict = store_sqlite_dict,
     .data = store_sqlite_data,
     .gap = store_sqlite_gap,

@@ -6,6 +6,7 @@
 #include <sqlite3.h>
 #include <sys/types.h>
 
+#include "daemon/file_key.h"
 #include "daemon/store.h"
 #include "proto/record.h"
 
@@ -73,12 +74,16 @@ struct run {
     char job[WIRE_STRING_MAX + 1];
     dev_t dev;
     ino_t ino;
+    off_t size;            /* of the file, when it was looked at last */
     uint8_t store_id[16];
     sqlite3 *db;
     sqlite3_stmt *statement[STATEMENT_COUNT];
     struct stream *streams;
     unsigned connected;    /* streams with marks */
     bool open_transaction;
+    bool locked;           /* by another program; not tried until unlock() */
+    uint64_t locked_ns;    /* since when, as far as it is */
+    uint64_t busy_ns;      /* when it was found locked last */
     bool unsafe;           /* committed and not durable */
     uint64_t idle_ns;      /* since when nobody is connected */
     struct pending *rows;
@@ -90,8 +95,7 @@ struct run {
  * thousandth time does not open a thousand files. */
 struct known {
     struct known *next;
-    dev_t dev;
-    ino_t ino;
+    struct file_key key;
     char *job;
     uint64_t *epochs;
     size_t epochs_n;
@@ -123,12 +127,17 @@ void file_put_aside(const char *path);
 int run_step(struct run *r, enum statement s);
 /* Begins the transaction if none is open. A SQLite code. */
 int run_begin(struct run *r);
+/* False: another program has it locked. It may have failed by it. */
+bool run_ready(struct run *r);
 /* A statement failed: rolls back, fails the streams, closes the file. The
  * run is gone after it. what is a word for the log. */
 void run_fail(struct run *r, int code, const char *what);
 /* Opens the file, or creates it for a new run of this job. */
 int run_open(struct store *s, const char *name, const char *path,
              struct slice job, struct run **out);
+/* Whether the file is still there, and whole. SQLITE_READONLY_DBMOVED,
+ * SQLITE_CORRUPT. */
+int run_check_file(struct run *r);
 /* Closes an idle or failed run; its streams are freed or left alone. */
 void run_close(struct run *r);
 void run_publish(struct stream *t);

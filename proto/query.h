@@ -83,7 +83,7 @@ size_t page_close(struct page_writer *p, struct slice cursor);
 /* Reading: page_get checks the whole page, so rows cannot fail after it. */
 struct page {
     enum page_status status;
-    struct slice message;
+    struct slice message; /* what is wrong, or the run it is about */
     uint32_t columns, rows;
     struct slice name[PAGE_MAX_COLUMNS];
     struct slice cursor; /* "" when this was the last page */

@@ -5,6 +5,7 @@
 #include "tools/out.h"
 #include "tools/seed.h"
 #include "tools/source.h"
+#include "tools/target.h"
 
 static int export_rows(struct source *s, struct out *o, struct seed *seed)
 {
@@ -27,19 +28,35 @@ static int export_rows(struct source *s, struct out *o, struct seed *seed)
     return code;
 }
 
-static int export_seed(struct source *s, FILE *file, uint64_t *n)
+/* What a reader of the log should know of it. */
+static void tell_seed(const struct seed_result *r)
 {
-    struct seed *seed = NULL;
-    uint64_t left_out = 0;
-    int code = seed_open(file, &seed);
-    if (code == 0)
-        code = export_rows(s, NULL, seed);
-    int end = seed_close(seed, n, &left_out);
-    if (left_out)
+    if (r->left_out)
         ctl_fail(0,
                  "%llu records left out: complex, packed or without figures; "
                  "the script's lines cannot show them",
-                 (unsigned long long)left_out);
+                 (unsigned long long)r->left_out);
+    if (r->several_ranks)
+        ctl_fail(0,
+                 "lines of several ranks follow one another, each with a "
+                 "count of its own; import reads one rank a file: name one "
+                 "by --rank");
+    else if (r->streams > 1)
+        ctl_fail(0, "lines of several processes of a rank follow one "
+                    "another, each with a count of its own; --attempt gives "
+                    "those of one attempt");
+}
+
+static int export_seed(struct source *s, FILE *file, uint64_t *n)
+{
+    struct seed *seed = NULL;
+    struct seed_result r = {0, 0, 0, 0};
+    int code = seed_open(file, &seed);
+    if (code == 0)
+        code = export_rows(s, NULL, seed);
+    int end = seed_close(seed, &r);
+    *n = r.lines;
+    tell_seed(&r);
     if (code == 0)
         code = end;
     if (fflush(file) || ferror(file))
@@ -71,28 +88,22 @@ static int check_format(const char *format)
                     format);
 }
 
-/* The file is opened when the run is known to be there. */
+/* The file is touched only when there is a record for it. */
 static int write_file(struct source *s, const char *format, const char *path)
 {
-    int to_stdout = !path || strcmp(path, "-") == 0;
-    FILE *file = to_stdout ? stdout : fopen(path, "we");
+    struct target *t = NULL;
     uint64_t n = 0;
-    int code;
-    if (!file)
-        return ctl_fail(CTL_FAILED, "cannot write '%s': %s", path,
-                        ctl_errno(errno));
+    int code = target_open(path, &t);
+    if (code)
+        return code;
     if (strcmp(format, "seed") == 0)
-        code = export_seed(s, file, &n);
+        code = export_seed(s, target_file(t), &n);
     else
-        code = export_fields(s, format, file, &n);
-    if (!to_stdout && fclose(file) && code == 0)
-        code = ctl_fail(CTL_FAILED, "cannot write '%s': %s", path,
-                        ctl_errno(errno));
-    if (code == 0 && n == 0) {
-        if (source_status(s) == PAGE_OK)
-            ctl_fail(0, "no record to export");
-        return CTL_NOTHING;
-    }
+        code = export_fields(s, format, target_file(t), &n);
+    if (target_close(t, code == 0 && n > 0) && code == 0)
+        code = CTL_FAILED;
+    if (code == 0 && n == 0)
+        return ctl_fail(CTL_NOTHING, "no record to export");
     return code;
 }
 

@@ -16,10 +16,12 @@ static const char tail[] =
     "  -d PATH   a run's file, or a directory of them; needs no daemon\n"
     "  -r RUN    name of the run, or its file; else the newest\n"
     "  -o FORM   text for eyes, json (an object a line) or csv\n"
+    "  --store URL  not in this build: runs are in SQLite files\n"
     "  --version\n"
     "\n"
-    "exit: 0 found, 1 nothing found, 2 usage or bad data, 3 cannot reach\n"
-    "the daemon or open the run. Environment: TRACERD_DIR, NO_COLOR.\n";
+    "exit: 0 found, 1 nothing found (a run that is not stored too), 2 usage\n"
+    "or bad data, 3 cannot reach the daemon or open the file.\n"
+    "Environment: TRACERD_DIR, NO_COLOR.\n";
 
 static void one(const struct command *c)
 {

@@ -50,17 +50,56 @@ static int check_run(const char *run)
                     run, TRD_MAX_RUN);
 }
 
-static int check_data(const char *data)
+/* Where the daemon is; one that does not come is told once. */
+struct place {
+    const struct ctl *ctl;
+    char dir[DIR_MAX];
+    struct spawned own; /* with -d */
+    int sought, code;
+};
+
+/* The directory of -d. Only its last component is made. */
+static int make_data(const char *data)
 {
     struct stat st;
-    if (stat(data, &st) != 0)
-        return ctl_fail(CTL_FAILED, "cannot open '%s': %s", data,
+    if (mkdir(data, 0700) == 0)
+        return 0;
+    if (errno == ENOENT)
+        return ctl_fail(CTL_FAILED,
+                        "cannot make '%s': the directory above it is not "
+                        "there; run: mkdir -p '%s'",
+                        data, data);
+    if (errno != EEXIST)
+        return ctl_fail(CTL_FAILED, "cannot make '%s': %s", data,
                         ctl_errno(errno));
-    if (!S_ISDIR(st.st_mode))
+    if (stat(data, &st) == 0 && !S_ISDIR(st.st_mode))
         return ctl_fail(CTL_BAD, "import stores into a directory of runs; "
                                  "'%s' is a file",
                         data);
     return 0;
+}
+
+static int seek_daemon(struct place *p)
+{
+    const struct ctl *ctl = p->ctl;
+    if (!ctl->db)
+        return source_dir(ctl->dir, p->dir, sizeof p->dir);
+    int code = make_data(ctl->db);
+    if (code == 0)
+        code = spawn_daemon(ctl->db, &p->own);
+    if (code == 0)
+        snprintf(p->dir, sizeof p->dir, "%s", p->own.dir);
+    return code;
+}
+
+static int find_daemon(void *context, const char **dir)
+{
+    struct place *p = context;
+    if (!p->sought)
+        p->code = seek_daemon(p);
+    p->sought = 1;
+    *dir = p->dir;
+    return p->code;
 }
 
 static struct cell text_cell(const char *text)
@@ -78,15 +117,17 @@ static struct cell int_cell(uint64_t v)
 static void report(struct out *o, const char *path,
                    const struct import_result *r)
 {
+    const struct cell none = {.type = CELL_NULL, .s = {"", 0}};
     const struct cell cells[COLUMNS] = {
-        text_cell(path),        text_cell(r->run),    int_cell(r->attempt),
-        int_cell(r->rank),      int_cell(r->records), int_cell(r->fresh),
+        text_cell(path), *r->run ? text_cell(r->run) : none,
+        int_cell(r->attempt),
+        int_cell(r->rank), int_cell(r->records), int_cell(r->fresh),
         int_cell(r->bad)};
     out_row(o, cells);
 }
 
 /* One file; *bad and *records grow. */
-static int import_file(const char *path, const char *dir,
+static int import_file(const char *path, const struct import_daemon *daemon,
                        const struct import_options *options, struct out *o,
                        struct import_result *sum)
 {
@@ -101,8 +142,8 @@ static int import_file(const char *path, const char *dir,
         r.rank = (uint64_t)options->rank;
     if (options->attempt > 0)
         r.attempt = (uint64_t)options->attempt;
-    code = journal ? import_journal(path, dir, options, &r)
-                   : import_text(path, dir, options, &r);
+    code = journal ? import_journal(path, daemon, options, &r)
+                   : import_text(path, daemon, options, &r);
     if (code)
         return code;
     sum->records += r.records;
@@ -111,7 +152,8 @@ static int import_file(const char *path, const char *dir,
     return 0;
 }
 
-static int import_files(int n, char **files, const char *dir,
+static int import_files(int n, char **files,
+                        const struct import_daemon *daemon,
                         const struct import_options *options,
                         const char *format)
 {
@@ -125,7 +167,7 @@ static int import_files(int n, char **files, const char *dir,
         return CTL_BAD;
     out_table(&o, names, COLUMNS);
     for (int i = 0; i < n && !ingest_stop; i++) {
-        int one = import_file(files[i], dir, options, &o, &sum);
+        int one = import_file(files[i], daemon, options, &o, &sum);
         if (one > code)
             code = one;
     }
@@ -136,26 +178,12 @@ static int import_files(int n, char **files, const char *dir,
     return code == 0 && sum.records == 0 ? CTL_NOTHING : code;
 }
 
-static int with_own_daemon(const struct ctl *ctl, int n, char **files,
-                           const struct import_options *options)
-{
-    struct spawned s;
-    int code = check_data(ctl->db);
-    if (code == 0)
-        code = spawn_daemon(ctl->db, &s);
-    if (code)
-        return code;
-    code = import_files(n, files, s.dir, options, ctl->format);
-    if (spawn_stop(&s) && code <= CTL_BAD)
-        code = ctl_fail(CTL_FAILED, "the private tracerd did not end well");
-    return code;
-}
-
 int cmd_import(struct ctl *ctl, int argc, char **argv)
 {
     struct import_options o = {.rank = -1, .attempt = -1};
+    struct place place = {.ctl = ctl};
+    const struct import_daemon daemon = {find_daemon, &place};
     int64_t samples = SAMPLES_DEFAULT;
-    char dir[DIR_MAX];
     const struct option options[] = {
         {OPTION_TEXT, "--run", &o.run},
         {OPTION_TEXT, "--date", &o.date},
@@ -172,11 +200,11 @@ int cmd_import(struct ctl *ctl, int argc, char **argv)
     if (check_numbers(o.rank, o.attempt, samples) || check_run(o.run))
         return CTL_BAD;
     if (ctl->store)
-        return ctl_fail(CTL_BAD, "--store is not supported by this version");
+        return ctl_fail(CTL_BAD, "--store is not in this build");
     o.samples = (uint32_t)samples;
     catch_signals();
-    if (ctl->db)
-        return with_own_daemon(ctl, argc, argv, &o);
-    int code = source_dir(ctl->dir, dir, sizeof dir);
-    return code ? code : import_files(argc, argv, dir, &o, ctl->format);
+    int code = import_files(argc, argv, &daemon, &o, ctl->format);
+    if (spawn_stop(&place.own) && code <= CTL_BAD)
+        code = ctl_fail(CTL_FAILED, "the private tracerd did not end well");
+    return code;
 }

@@ -21,6 +21,7 @@ int cmd_sql(struct ctl *ctl, int argc, char **argv)
     if (code == 0)
         code = source_ask(s, &q);
     if (code == 0) {
+        o.empty_head = 1;
         out_table(&o, source_column_names(s), source_columns(s));
         while ((got = source_row(s, &cells)) > 0)
             out_row(&o, cells);

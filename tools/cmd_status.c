@@ -1,9 +1,30 @@
 /* tracectl status: key and value of the daemon and its clients, or of the
- * files. Losses make it end with 1. */
+ * files. Losses make it end with 1.
+ *
+ * The daemon tells of a client in one value of words, "run=r rank=0 ...".
+ * Text shows the clients as a table; json and csv have a row for each word,
+ * stream.1.run, stream.1.rank, ... */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/out.h"
 #include "tools/source.h"
+
+enum { WORDS_MAX = 16, WORD_BYTES = 512, SHOWN = 9, KEY_MAX = 64 };
+
+/* What the daemon knows of one client. */
+struct stream {
+    char text[WORD_BYTES]; /* of the values */
+    unsigned n;
+    struct slice name[WORDS_MAX];
+    struct cell value[WORDS_MAX];
+};
+
+struct streams {
+    struct stream *at;
+    size_t n, room;
+};
 
 /* "lost", "run.x.lost", "run.x.lost.cause": a count of lost records. */
 static int is_loss(struct slice key)
@@ -17,28 +38,199 @@ static int is_loss(struct slice key)
     return 0;
 }
 
-/* A number above 0; the daemon gives its values as text. */
-static int is_some(const struct cell *c)
+static int is(struct slice s, const char *word)
 {
-    if (c->type == CELL_INT)
-        return c->i > 0;
-    if (c->type != CELL_TEXT)
+    return s.n == strlen(word) && memcmp(s.text, word, s.n) == 0;
+}
+
+/* ---- clients ---- */
+
+static struct cell text_cell(struct slice s)
+{
+    struct cell c = {.type = CELL_TEXT, .s = s};
+    return c;
+}
+
+static struct cell int_cell(int64_t v)
+{
+    struct cell c = {.type = CELL_INT, .i = v, .s = {"", 0}};
+    return c;
+}
+
+/* The words that are counts; names and epochs may be digits too. */
+static struct cell value_of(struct slice name, struct slice s)
+{
+    static const char *const counts[] = {"attempt",  "rank",      "pid",
+                                         "received", "committed", "durable"};
+    int64_t v = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        if (!is(name, counts[i]) || s.n == 0 || s.n > 18)
+            continue;
+        for (size_t k = 0; k < s.n; k++) {
+            if (s.text[k] < '0' || s.text[k] > '9')
+                return text_cell(s);
+            v = v * 10 + (s.text[k] - '0');
+        }
+        return int_cell(v);
+    }
+    return text_cell(s);
+}
+
+static struct cell word(const struct stream *t, const char *name)
+{
+    const struct cell none = {.type = CELL_NULL, .s = {"", 0}};
+    for (unsigned i = 0; i < t->n; i++)
+        if (is(t->name[i], name))
+            return t->value[i];
+    return none;
+}
+
+static void add_word(struct stream *t, const char *name, struct cell value)
+{
+    if (t->n == WORDS_MAX)
+        return;
+    t->name[t->n] = slice_of(name);
+    t->value[t->n++] = value;
+}
+
+/* The words of a client's value; what it sent and is not stored yet is its
+ * lag. */
+static void read_stream(struct slice s, struct stream *t)
+{
+    char *save = NULL;
+    t->n = 0;
+    snprintf(t->text, sizeof t->text, "%.*s", (int)s.n, s.text);
+    for (char *w = strtok_r(t->text, " ", &save); w && t->n < WORDS_MAX;
+         w = strtok_r(NULL, " ", &save)) {
+        char *equal = strchr(w, '=');
+        if (!equal)
+            continue;
+        *equal = '\0';
+        add_word(t, w, value_of(slice_of(w), slice_of(equal + 1)));
+    }
+    struct cell received = word(t, "received");
+    struct cell committed = word(t, "committed");
+    if (received.type == CELL_INT && committed.type == CELL_INT)
+        add_word(t, "lag", int_cell(received.i > committed.i
+                                        ? received.i - committed.i
+                                        : 0));
+}
+
+static int keep_stream(struct streams *l, struct slice s)
+{
+    if (l->n == l->room) {
+        size_t room = l->room ? 2 * l->room : 16;
+        struct stream *more = realloc(l->at, room * sizeof *more);
+        if (!more)
+            return ctl_fail(CTL_FAILED, "out of memory");
+        l->at = more;
+        l->room = room;
+    }
+    snprintf(l->at[l->n].text, WORD_BYTES, "%.*s", (int)s.n, s.text);
+    l->n++;
+    return 0;
+}
+
+static struct cell state_of(const struct stream *t)
+{
+    struct cell via = word(t, "via");
+    if (via.type == CELL_TEXT && is(via.s, "socket"))
+        return text_cell(slice_of("connected"));
+    if (via.type == CELL_TEXT && is(via.s, "journal"))
+        return text_cell(slice_of("taken over"));
+    return via;
+}
+
+/* A line for each client, under a line without anything. */
+static int print_streams(struct streams *l)
+{
+    static const char *const shown[SHOWN] = {
+        "run", "attempt",  "rank",      "pid",     "state",
+        "lag", "received", "committed", "durable"};
+    struct slice head[SHOWN];
+    struct cell row[SHOWN];
+    struct stream t;
+    struct out o;
+    if (l->n == 0)
         return 0;
-    for (size_t i = 0; i < c->s.n; i++)
-        if (c->s.text[i] < '0' || c->s.text[i] > '9')
-            return 0;
-    return c->s.n > 0 && !(c->s.n == 1 && c->s.text[0] == '0');
+    if (out_open(&o, NULL, stdout))
+        return CTL_FAILED;
+    for (int i = 0; i < SHOWN; i++)
+        head[i] = slice_of(shown[i]);
+    fputc('\n', stdout);
+    out_table(&o, head, SHOWN);
+    for (size_t k = 0; k < l->n; k++) {
+        read_stream(slice_of(l->at[k].text), &t);
+        for (int i = 0; i < SHOWN; i++)
+            row[i] = is(head[i], "state") ? state_of(&t) : word(&t, shown[i]);
+        out_row(&o, row);
+    }
+    return out_close(&o);
+}
+
+static void put_stream(struct out *o, size_t number, struct slice s)
+{
+    struct stream t;
+    char key[KEY_MAX];
+    read_stream(s, &t);
+    for (unsigned i = 0; i < t.n; i++) {
+        snprintf(key, sizeof key, "stream.%zu.%.*s", number,
+                 (int)t.name[i].n, t.name[i].text);
+        const struct cell row[2] = {text_cell(slice_of(key)), t.value[i]};
+        out_row(o, row);
+    }
+}
+
+/* ---- the rows ---- */
+
+/* For eyes: a moment as a local time, under its name without "_ns". */
+static void print_row(struct out *o, const struct cell *cells)
+{
+    struct cell row[2] = {cells[0], cells[1]};
+    char text[OUT_TIME_MAX];
+    size_t n = row[0].s.n;
+    if (n > 3 && memcmp(row[0].s.text + n - 3, "_ns", 3) == 0 &&
+        row[1].type == CELL_INT && row[1].i > 0) {
+        row[0].s.n -= 3;
+        row[1] = out_time(&row[1], text);
+    }
+    out_row(o, row);
+}
+
+static int take_rows(struct source *s, struct out *o, struct streams *kept,
+                     int *losses)
+{
+    const struct cell *cells;
+    size_t streams = 0;
+    int got, text = o->format == &out_text;
+    while ((got = source_row(s, &cells)) > 0) {
+        struct slice key = cells[0].s;
+        if (is(key, "stream") && cells[1].type == CELL_TEXT) {
+            if (!text)
+                put_stream(o, ++streams, cells[1].s);
+            else if (keep_stream(kept, cells[1].s))
+                return CTL_FAILED;
+            continue;
+        }
+        if (text)
+            print_row(o, cells);
+        else
+            out_row(o, cells);
+        if (is_loss(key) && cells[1].type == CELL_INT && cells[1].i > 0)
+            *losses = 1;
+    }
+    return got < 0 ? -got : CTL_FOUND;
 }
 
 int cmd_status(struct ctl *ctl, int argc, char **argv)
 {
     static const struct option none[] = {{OPTION_END, NULL, NULL}};
     static const struct slice names[] = {{"key", 3}, {"value", 5}};
-    const struct cell *cells;
+    struct streams kept = {NULL, 0, 0};
     struct source *s = NULL;
     struct query q;
     struct out o;
-    int got = 0, losses = 0;
+    int losses = 0;
     if (ctl_options(ctl, none, &argc, argv) ||
         out_open(&o, ctl->format, stdout))
         return CTL_BAD;
@@ -50,16 +242,11 @@ int cmd_status(struct ctl *ctl, int argc, char **argv)
         code = source_ask(s, &q);
     if (code == 0 && source_columns(s) >= 2) {
         out_table(&o, names, 2);
-        while ((got = source_row(s, &cells)) > 0) {
-            out_row(&o, cells);
-            if (cells[0].type == CELL_TEXT && is_loss(cells[0].s) &&
-                is_some(&cells[1]))
-                losses = 1;
-        }
-        code = got < 0 ? -got : CTL_FOUND;
-        if (out_close(&o))
+        code = take_rows(s, &o, &kept, &losses);
+        if (out_close(&o) || print_streams(&kept))
             code = CTL_FAILED;
     }
+    free(kept.at);
     source_close(s);
     if (code == CTL_FOUND && (losses || o.n == 0))
         return CTL_NOTHING;

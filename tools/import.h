@@ -19,12 +19,19 @@ struct import_result {
     uint64_t bad;     /* lines, or holes of a journal */
 };
 
-/* dir is the daemon's. 0 or an exit code, told on stderr; bad lines are told
- * and counted only. */
-int import_text(const char *path, const char *dir,
+/* How the daemon is found, or made: asked only when there is something to
+ * store. 0 and the directory of its sockets, or an exit code, told. */
+struct import_daemon {
+    int (*find)(void *context, const char **dir);
+    void *context;
+};
+
+/* 0 or an exit code, told on stderr; bad lines are told and counted only. A
+ * file without anything to store makes no run: then out->run is "". */
+int import_text(const char *path, const struct import_daemon *daemon,
                 const struct import_options *options,
                 struct import_result *out);
-int import_journal(const char *path, const char *dir,
+int import_journal(const char *path, const struct import_daemon *daemon,
                    const struct import_options *options,
                    struct import_result *out);
 /* 1 journal, 0 another file, -1 it cannot be read (told). */

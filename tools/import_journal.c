@@ -81,8 +81,7 @@ static int map_image(const char *path, struct image *m)
     bad = journal_state_get(m->bytes, &m->state);
     if (bad)
         return damaged(path, "its state", bad);
-    bad = hello_get(m->bytes + JOURNAL_HELLO_AT, m->head.hello_bytes,
-                    &m->hello);
+    bad = journal_hello_get(m->bytes, &m->head, &m->hello);
     return bad ? damaged(path, "who wrote it", bad) : 0;
 }
 
@@ -141,12 +140,24 @@ static int send_records(struct image *m, struct ingest *in, uint64_t *last,
     return code;
 }
 
-int import_journal(const char *path, const char *dir,
+/* Nothing was ever in it: it makes no run. */
+static int is_bare(const struct image *m)
+{
+    struct journal_walk walk;
+    struct entry e;
+    uint64_t seq;
+    journal_walk_init(&walk, m->bytes, &m->head, &m->state);
+    return m->state.durable_seq == 0 &&
+           journal_next(&walk, &e, &seq) == JOURNAL_END;
+}
+
+int import_journal(const char *path, const struct import_daemon *daemon,
                    const struct import_options *options,
                    struct import_result *out)
 {
     struct image m = {0};
     struct ingest *in = NULL;
+    const char *dir;
     uint64_t last = 0;
     int code = map_image(path, &m);
     if (code)
@@ -154,7 +165,11 @@ int import_journal(const char *path, const char *dir,
     apply(&m, options);
     out->rank = m.hello.rank;
     out->attempt = m.hello.attempt;
-    code = ingest_open(dir, &m.hello, m.head.epoch, &in);
+    if (is_bare(&m))
+        goto out;
+    code = daemon->find(daemon->context, &dir);
+    if (code == 0)
+        code = ingest_open(dir, &m.hello, m.head.epoch, &in);
     if (code)
         goto out;
     snprintf(out->run, sizeof out->run, "%.*s",

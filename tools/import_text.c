@@ -1,8 +1,9 @@
 /* Importing a text log of the original script.
  *
  * The file is read twice: once for its hash, which makes the stream's
- * identity, and for its days; then line by line into records. What the log
- * does not say is settled so:
+ * identity, and for its days; then line by line into records. The daemon
+ * hears of it at the first good line, so that a file without one makes no
+ * run. What the log does not say is settled so:
  * - position and path are the argument's, from 0: one less than the index of
  *   a forward input, whose index 0 is self;
  * - iteration of forward and backward is their step, microbatch is 1;
@@ -30,6 +31,7 @@ enum {
 
 struct text_import {
     const char *path;
+    const struct import_daemon *daemon;
     const struct import_options *options;
     struct import_result *result;
     int fd;
@@ -45,6 +47,8 @@ struct text_import {
     struct ingest *in;
     struct words *words;
     uint64_t seq;
+    uint64_t counter; /* the largest since it started from 1 */
+    int restarts;
     struct text_line line;
     uint8_t samples[8 * TRD_MAX_SAMPLES];
     uint8_t entry[RECORD_MAX];
@@ -131,6 +135,67 @@ static uint64_t epoch_of(const struct text_import *t)
     return h ? h : 1;
 }
 
+/* ---- the conversation ---- */
+
+/* The file's name as the value of a JSON string. */
+static void info_of(const char *path, char out[INFO_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = (size_t)snprintf(out, INFO_MAX, "{\"imported\":\"");
+    for (const char *p = slash ? slash + 1 : path; *p && n < INFO_MAX - 16;
+         p++) {
+        unsigned char b = (unsigned char)*p;
+        if (b == '"' || b == '\\')
+            out[n++] = '\\';
+        out[n++] = b < 0x20 ? '?' : (char)b;
+    }
+    snprintf(out + n, INFO_MAX - n, "\"}");
+}
+
+/* Says hello at the first good line. */
+static int start(struct text_import *t)
+{
+    char host[256] = "", info[INFO_MAX];
+    const struct import_options *o = t->options;
+    const char *dir;
+    int code = t->daemon->find(t->daemon->context, &dir);
+    if (code)
+        return code;
+    gethostname(host, sizeof host - 1);
+    info_of(t->path, info);
+    const struct hello h = {.version_min = WIRE_VERSION,
+                            .version_max = WIRE_VERSION,
+                            .rank = (uint32_t)t->result->rank,
+                            .attempt = (uint32_t)t->result->attempt,
+                            .pid = (uint32_t)getpid(),
+                            .real_ns = (uint64_t)t->anchor_ns,
+                            .first_seq = 1,
+                            .max_len = FRAME_MAX_BYTES,
+                            .run = slice_of(o->run),
+                            .job = slice_of("import"),
+                            .host = slice_of(host),
+                            .client = slice_of("tracectl " TRD_VERSION),
+                            .journal = slice_of(""),
+                            .info = slice_of(info)};
+    code = ingest_open(dir, &h, epoch_of(t), &t->in);
+    if (code)
+        return code;
+    const struct welcome *w = ingest_welcome(t->in);
+    snprintf(t->result->run, sizeof t->result->run, "%.*s", (int)w->run.n,
+             w->run.text);
+    return words_open(t->in, &t->words);
+}
+
+static int finish(struct text_import *t)
+{
+    if (!t->in)
+        return 0;
+    uint64_t before = ingest_welcome(t->in)->committed_seq;
+    t->result->records = t->seq;
+    t->result->fresh = t->seq > before ? t->seq - before : 0;
+    return ingest_finish(t->in, t->seq);
+}
+
 /* ---- records ---- */
 
 static void name_bad(struct text_import *t, uint64_t line, size_t column,
@@ -210,7 +275,9 @@ static int send_line(struct text_import *t, const struct text_name *name,
     struct wire_record r = {.dtype = TRD_TEXT, .samples = t->samples};
     struct writer w = writer_of(t->entry + ENTRY_HEADER_BYTES,
                                 sizeof t->entry - ENTRY_HEADER_BYTES);
-    int code = site_of(t, name, &r.site);
+    int code = t->in ? 0 : start(t);
+    if (code == 0)
+        code = site_of(t, name, &r.site);
     if (code == 0)
         code = shape_of(t, &r.shape);
     if (code == 0)
@@ -227,6 +294,27 @@ static int send_line(struct text_import *t, const struct text_name *name,
     struct writer head = writer_of(t->entry, 4);
     put_u32(&head, entry_seal(t->entry, ENTRY_RECORD, len, (uint32_t)seq));
     return ingest_record(t->in, seq, t->entry, len);
+}
+
+/* The script counts its calls from 1 once: a second start is another one's
+ * log behind the first, and its steps will not mean what they seem to. */
+static void watch_counter(struct text_import *t, uint64_t number)
+{
+    if (t->line.counter > 1 || t->counter <= 1) {
+        if (t->line.counter > t->counter)
+            t->counter = t->line.counter;
+        return;
+    }
+    t->counter = t->line.counter;
+    if (t->restarts++)
+        return;
+    ctl_fail(0,
+             "%s:%llu: the count of calls starts again: this looks like "
+             "several ranks or processes one after the other; all lines go "
+             "to rank %llu, so export each one by --rank and import it by "
+             "itself",
+             t->path, (unsigned long long)number,
+             (unsigned long long)t->result->rank);
 }
 
 static int take_line(struct text_import *t, uint64_t number, const char *line,
@@ -248,6 +336,7 @@ static int take_line(struct text_import *t, uint64_t number, const char *line,
                  "the name is not pass-Class-n-step-io or grad-parameter");
         return 0;
     }
+    watch_counter(t, number);
     return send_line(t, &name, us);
 }
 
@@ -273,64 +362,7 @@ static int read_records(struct text_import *t)
     return got < 0 ? cannot(t, error) : code;
 }
 
-/* ---- the conversation ---- */
-
-/* The file's name as the value of a JSON string. */
-static void info_of(const char *path, char out[INFO_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    size_t n = (size_t)snprintf(out, INFO_MAX, "{\"imported\":\"");
-    for (const char *p = slash ? slash + 1 : path; *p && n < INFO_MAX - 16;
-         p++) {
-        unsigned char b = (unsigned char)*p;
-        if (b == '"' || b == '\\')
-            out[n++] = '\\';
-        out[n++] = b < 0x20 ? '?' : (char)b;
-    }
-    snprintf(out + n, INFO_MAX - n, "\"}");
-}
-
-static int converse(struct text_import *t, const char *dir)
-{
-    char host[256] = "", info[INFO_MAX];
-    const struct import_options *o = t->options;
-    gethostname(host, sizeof host - 1);
-    info_of(t->path, info);
-    t->anchor_ns = clock_ns(&t->base, t->least_us);
-    if (t->anchor_ns < 0)
-        t->anchor_ns = 0;
-    const struct hello h = {.version_min = WIRE_VERSION,
-                            .version_max = WIRE_VERSION,
-                            .rank = (uint32_t)t->result->rank,
-                            .attempt = (uint32_t)t->result->attempt,
-                            .pid = (uint32_t)getpid(),
-                            .real_ns = (uint64_t)t->anchor_ns,
-                            .first_seq = 1,
-                            .max_len = FRAME_MAX_BYTES,
-                            .run = slice_of(o->run),
-                            .job = slice_of("import"),
-                            .host = slice_of(host),
-                            .client = slice_of("tracectl " TRD_VERSION),
-                            .journal = slice_of(""),
-                            .info = slice_of(info)};
-    int code = ingest_open(dir, &h, epoch_of(t), &t->in);
-    if (code)
-        return code;
-    const struct welcome *w = ingest_welcome(t->in);
-    snprintf(t->result->run, sizeof t->result->run, "%.*s", (int)w->run.n,
-             w->run.text);
-    code = words_open(t->in, &t->words);
-    if (code == 0)
-        code = read_records(t);
-    if (code == 0)
-        code = ingest_finish(t->in, t->seq);
-    t->result->records = t->seq;
-    t->result->fresh =
-        t->seq > w->committed_seq ? t->seq - w->committed_seq : 0;
-    return code;
-}
-
-int import_text(const char *path, const char *dir,
+int import_text(const char *path, const struct import_daemon *daemon,
                 const struct import_options *options,
                 struct import_result *out)
 {
@@ -340,6 +372,7 @@ int import_text(const char *path, const char *dir,
     if (!t)
         return ctl_fail(CTL_FAILED, "out of memory");
     t->path = path;
+    t->daemon = daemon;
     t->options = options;
     t->result = out;
     t->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -350,8 +383,13 @@ int import_text(const char *path, const char *dir,
         t->mtime = st.st_mtime;
         code = read_days(t);
     }
+    if (code == 0) {
+        int64_t ns = clock_ns(&t->base, t->least_us);
+        t->anchor_ns = ns > 0 ? ns : 0;
+        code = read_records(t);
+    }
     if (code == 0)
-        code = converse(t, dir);
+        code = finish(t);
     if (out->bad > BAD_SHOWN)
         fprintf(stderr, "%s: %llu more bad lines\n", path,
                 (unsigned long long)(out->bad - BAD_SHOWN));

@@ -398,6 +398,17 @@ static int say_hello(struct ingest *in, const struct hello *h, int last_try,
     return 0;
 }
 
+/* The name belongs to another job: the daemon has given a longer one. */
+static void tell_name(const struct hello *h, const struct ingest *in)
+{
+    if (h->run.n != strlen(in->run) ||
+        memcmp(h->run.text, in->run, h->run.n) != 0)
+        ctl_fail(0,
+                 "the name '%.*s' is taken by another job's run: this is "
+                 "stored as run '%s'",
+                 (int)h->run.n, h->run.text, in->run);
+}
+
 int ingest_open(const char *dir, const struct hello *h, uint64_t epoch,
                 struct ingest **out)
 {
@@ -413,6 +424,7 @@ int ingest_open(const char *dir, const struct hello *h, uint64_t epoch,
             break;
         code = say_hello(in, h, i + 1 == BUSY_TRIES, &again);
         if (code == 0) {
+            tell_name(h, in);
             *out = in;
             return 0;
         }

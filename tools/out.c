@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { TABLE_ROWS = 256, CELL_TEXT_MAX = 60 };
@@ -22,6 +23,19 @@ void out_number(double v, char out[OUT_NUMBER_MAX])
     }
     if (!strpbrk(out, ".e"))
         strcat(out, ".0");
+}
+
+struct cell out_time(const struct cell *ns, char out[OUT_TIME_MAX])
+{
+    struct cell c = {.type = CELL_NULL, .s = {"", 0}};
+    time_t t = (time_t)(ns->i / 1000000000);
+    struct tm tm;
+    if (ns->type == CELL_INT && localtime_r(&t, &tm) &&
+        (c.s.n = strftime(out, OUT_TIME_MAX, "%Y-%m-%d %H:%M:%S", &tm)) > 0) {
+        c.type = CELL_TEXT;
+        c.s.text = out;
+    }
+    return c;
 }
 
 void out_plain(FILE *file, struct slice s)
@@ -168,7 +182,7 @@ static void flush_table(struct out *o)
             if (n > t->width[i])
                 t->width[i] = n;
         }
-        if (t->n)
+        if (t->n || o->empty_head)
             print_cells(o, head, 1);
         for (uint32_t i = 0; i < o->columns; i++)
             free(head[i]);

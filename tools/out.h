@@ -15,7 +15,7 @@
 #include "proto/row.h"
 #include "tools/tracectl.h"
 
-enum { OUT_NUMBER_MAX = 40 };
+enum { OUT_NUMBER_MAX = 40, OUT_TIME_MAX = 32 };
 
 struct out;
 
@@ -59,6 +59,7 @@ struct out {
     FILE *file;
     const char *run;   /* name of the run the records are of */
     int color;
+    int empty_head;    /* text: a table without rows has its head */
     uint64_t n;        /* records or rows so far */
     /* the table's columns */
     const struct slice *column;
@@ -85,6 +86,8 @@ void out_fields_of(struct out *o, const struct row *r);
 /* The name of a record; cap of at least 2 * TRD_MAX_NAME + 128. */
 void out_name(const struct row *r, char *out, size_t cap);
 void out_number(double v, char out[OUT_NUMBER_MAX]);
+/* Nanoseconds since 1970 as a local time for eyes; null stays null. */
+struct cell out_time(const struct cell *ns, char out[OUT_TIME_MAX]);
 void out_text_record(struct out *o, const struct row *r);
 /* Text with control characters replaced, so that a name cannot steer a
  * terminal. */

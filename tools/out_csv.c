@@ -11,7 +11,8 @@ static void put_field(FILE *f, struct slice s)
     if (s.n && (s.text[0] == ' ' || s.text[s.n - 1] == ' '))
         quote = 1;
     if (!quote) {
-        fwrite(s.text, 1, s.n, f);
+        if (s.n) /* an empty one may have no memory */
+            fwrite(s.text, 1, s.n, f);
         return;
     }
     putc('"', f);

@@ -270,26 +270,56 @@ static void say(struct out *o, int *column, const char *label,
         fprintf(o->file, " %*s", NUMBER_WIDTH, value);
 }
 
+static const char *const figure_names[FIGURES] = {"max", "min", "mean",
+                                                  "std", "l2"};
+
+/* max or min of an integer dtype, exactly. */
+static void whole_number(int dtype, union trd_value v,
+                         char out[OUT_NUMBER_MAX])
+{
+    if (trd_dtype_kind(dtype) == TRD_KIND_SIGNED)
+        snprintf(out, OUT_NUMBER_MAX, "%" PRId64, v.i);
+    else
+        snprintf(out, OUT_NUMBER_MAX, "%" PRIu64, v.u);
+}
+
+/* The figures over the finite elements, where those above are not. */
+static void say_finite(struct out *o, const struct row *r)
+{
+    const struct trd_stats *s = &r->stats;
+    int range = s->has & TRD_HAS_RANGE, mean = s->has & TRD_HAS_MEAN;
+    const double v[FIGURES] = {s->max.f, s->min.f, s->mean, s->std, s->l2};
+    const int holds[FIGURES] = {range, range, mean, mean,
+                                s->has & TRD_HAS_L2};
+    char text[OUT_NUMBER_MAX];
+    int column = 0;
+    /* of a log's figures those that are not finite are all there is */
+    if (!has_nonfinite(s) || (s->has & TRD_IS_GIVEN))
+        return;
+    fputs("    over finite elements:\n", o->file);
+    for (int i = 0; i < FIGURES; i++) {
+        short_number(v[i], text);
+        say(o, &column, figure_names[i],
+            holds[i] && isfinite(v[i]) ? text : "-");
+    }
+    fputc('\n', o->file);
+}
+
 static void say_figures(struct out *o, const struct row *r)
 {
-    static const char *const names[FIGURES] = {"max", "min", "mean", "std",
-                                               "l2"};
     double v[FIGURES];
     char text[OUT_NUMBER_MAX];
     unsigned holds = trd_stats_numpy(&r->stats, r->dtype, v);
     int column = 0;
     for (int i = 0; i < FIGURES; i++) {
         short_number(v[i], text);
-        if (i <= MIN && is_whole(r->dtype) && (holds >> i & 1)) {
-            union trd_value w = i == MAX ? r->stats.max : r->stats.min;
-            if (trd_dtype_kind(r->dtype) == TRD_KIND_SIGNED)
-                snprintf(text, sizeof text, "%" PRId64, w.i);
-            else
-                snprintf(text, sizeof text, "%" PRIu64, w.u);
-        }
-        say(o, &column, names[i], holds >> i & 1 ? text : "-");
+        if (i <= MIN && is_whole(r->dtype))
+            whole_number(r->dtype, i == MAX ? r->stats.max : r->stats.min,
+                         text);
+        say(o, &column, figure_names[i], holds >> i & 1 ? text : "-");
     }
     fputc('\n', o->file);
+    say_finite(o, r);
 }
 
 static void say_counts(struct out *o, const struct trd_stats *s)
@@ -330,6 +360,9 @@ static void say_samples(struct out *o, const struct row *r)
             short_number(part[1], im);
             strcat(text, *im == '-' ? "" : "+");
             strcat(strcat(text, im), "j");
+        } else if (is_whole(r->dtype)) {
+            union trd_value v = {.u = element_bits(r->dtype, p)};
+            whole_number(r->dtype, v, text);
         } else {
             short_number(element_f64(r->dtype, p), text);
         }

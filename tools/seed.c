@@ -73,7 +73,8 @@ struct seed {
     size_t objects, object_room;
     struct class_count *classes;
     size_t class_n, class_room;
-    uint64_t lines, left_out;
+    uint32_t rank;         /* of the stream */
+    struct seed_result result;
 };
 
 static int no_memory(void)
@@ -261,7 +262,7 @@ static int print_line(struct seed *s, struct slice name, uint64_t counter,
                         trd_strerror(got));
     s->text[got] = '\n';
     *n = (size_t)got + 1;
-    s->lines++;
+    s->result.lines++;
     return 0;
 }
 
@@ -427,8 +428,11 @@ int seed_record(struct seed *s, const struct row *r)
         if (end_call(s))
             return CTL_FAILED;
         forget_stream(s);
+        s->result.streams++;
+        s->result.several_ranks |= s->started && s->rank != r->rank;
         s->started = 1;
         s->stream = r->stream;
+        s->rank = r->rank;
     }
     int is_call = r->pass <= TRD_BACKWARD && r->object;
     if (!is_call && r->pass != TRD_GRAD)
@@ -437,7 +441,7 @@ int seed_record(struct seed *s, const struct row *r)
         return 0; /* the script logs the accumulated one */
     s->line.time_us = time_of_day_us(r->ts_ns);
     if (!fill_figures(&s->line, r)) {
-        s->left_out++;
+        s->result.left_out++;
         return 0;
     }
     if (!is_call)
@@ -459,14 +463,13 @@ int seed_open(FILE *file, struct seed **out)
     return 0;
 }
 
-int seed_close(struct seed *s, uint64_t *lines, uint64_t *left_out)
+int seed_close(struct seed *s, struct seed_result *out)
 {
     if (!s)
         return 0;
     int code = end_call(s);
     forget_stream(s);
-    *lines = s->lines;
-    *left_out = s->left_out;
+    *out = s->result;
     free(s->classes);
     free(s->object);
     free(s->held);

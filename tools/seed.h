@@ -12,9 +12,14 @@ struct seed;
  * exit code, told on stderr. */
 int seed_open(FILE *file, struct seed **out);
 int seed_record(struct seed *s, const struct row *r);
-/* Writes what is still held back and frees s; NULL is fine. *lines are the
- * lines written, *left_out the records whose figures the script's line
- * cannot show. */
-int seed_close(struct seed *s, uint64_t *lines, uint64_t *left_out);
+
+struct seed_result {
+    uint64_t lines;     /* written */
+    uint64_t left_out;  /* records whose figures no line can show */
+    uint64_t streams;   /* processes, one after the other */
+    int several_ranks;
+};
+/* Writes what is still held back and frees s; NULL is fine. */
+int seed_close(struct seed *s, struct seed_result *out);
 
 #endif

@@ -35,8 +35,8 @@ int source_open(const struct ctl *ctl, const char *run, struct source **out)
     struct source *s = NULL;
     int code;
     if (ctl->store)
-        return ctl_fail(CTL_BAD, "--store is not supported by this version; "
-                                 "use -d or -s");
+        return ctl_fail(CTL_BAD, "--store is not in this build: runs are "
+                                 "SQLite files; use -d or -s");
     run = run ? run : ctl->run ? ctl->run : "";
     s = calloc(1, sizeof *s);
     if (s)
@@ -106,19 +106,18 @@ static int ask_page(struct source *s, const struct query *q)
 /* The name of the newest run, so that all pages are of the same one. */
 static int find_name(struct source *s)
 {
-    static const char sql[] = "SELECT value FROM meta WHERE key = 'name'";
     struct query q;
-    struct cell cell[PAGE_MAX_COLUMNS];
+    struct slice name;
     int code;
     if (s->named)
         return 0;
     query_init(&q, QUERY_SQL);
-    q.sql = slice_of(sql);
+    q.sql = slice_of("SELECT 1");
     code = ask_page(s, &q);
-    if (code == 0 && page_row(&s->page, cell) &&
-        cell[0].type == CELL_TEXT && cell[0].s.n <= TRD_MAX_RUN) {
-        memcpy(s->run, cell[0].s.text, cell[0].s.n);
-        s->run[cell[0].s.n] = '\0';
+    name = s->page.message; /* of a good page: the run it is about */
+    if (code == 0 && name.n && name.n <= TRD_MAX_RUN) {
+        memcpy(s->run, name.text, name.n);
+        s->run[name.n] = '\0';
         s->named = 1;
     }
     return code;
@@ -215,6 +214,11 @@ const struct slice *source_column_names(const struct source *s)
 const char *source_run(const struct source *s)
 {
     return s->run;
+}
+
+const char *source_newest(struct source *s)
+{
+    return find_name(s) == 0 ? s->run : "";
 }
 
 int source_status(const struct source *s)

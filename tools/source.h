@@ -40,6 +40,9 @@ uint32_t source_columns(const struct source *s);
 const struct slice *source_column_names(const struct source *s);
 /* The name of the run that is asked; "" where there is none. */
 const char *source_run(const struct source *s);
+/* The name of the run that a question without one is put to; "" when there
+ * is none. Asks for it: the page before is gone. */
+const char *source_newest(struct source *s);
 /* The status and the message of the last page. */
 int source_status(const struct source *s);
 

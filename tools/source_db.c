@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "proto/row.h"
+#include "proto/missing.h"
 #include "tools/run_file.h"
 #include "tools/source.h"
 
@@ -26,6 +26,7 @@ struct db {
     char *path;           /* as given: a file or a directory */
     char *run;            /* of the directory, "" the newest */
     int is_dir;
+    char name[TRD_MAX_RUN + 1]; /* as the file of sql has it */
 };
 
 /* ---- cells and pages ---- */
@@ -195,64 +196,96 @@ static int fill(struct db *d, sqlite3_stmt *s, struct page_writer *p,
     return code == SQLITE_DONE ? 0 : sql_failed(d, code);
 }
 
-static int open_records(struct db *d, const struct query *q,
-                        sqlite3_stmt **out, const char **nothing)
+/* Runs a statement for missing_say(). */
+static int ask_rows(void *context, const struct sql *text, missing_take *take,
+                    void *to)
 {
-    struct name_query names = {0};
-    struct sql *text = malloc(sizeof *text);
+    enum { COLUMNS = 3 };
+    struct cell cells[COLUMNS];
+    sqlite3_stmt *s = NULL;
+    int code = prepare(context, text, &s);
+    if (code)
+        return code;
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        for (int i = 0; i < sqlite3_column_count(s) && i < COLUMNS; i++)
+            cells[i] = cell_of(s, i);
+        take(to, cells);
+    }
+    sqlite3_finalize(s);
+    return code == SQLITE_DONE ? 0 : sql_failed(context, code);
+}
+
+/* The name of the run, which its file tells. */
+static int name_of(struct db *d, char out[TRD_MAX_RUN + 1])
+{
+    sqlite3_stmt *s = NULL;
+    int code = sqlite3_prepare_v2(
+        d->sql, "SELECT value FROM meta WHERE key = 'name'", -1, &s, NULL);
+    out[0] = '\0';
+    if (code == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW)
+        snprintf(out, TRD_MAX_RUN + 1, "%s",
+                 (const char *)sqlite3_column_text(s, 0));
+    sqlite3_finalize(s);
+    return code == SQLITE_OK ? 0 : sql_failed(d, code);
+}
+
+/* A question for records, from its words to its statement. */
+struct wanted {
+    const struct query *q;
+    struct name_query names;
+    const struct name_reading *reading; /* NULL: none, or none is known */
+    struct sql text;
+};
+
+/* *out NULL: the run knows nothing of this name. */
+static int open_records(struct db *d, struct wanted *w, sqlite3_stmt **out)
+{
+    const struct query *q = w->q;
     const char *why;
     unsigned at = 0;
-    int code = 0;
-    if (!text)
-        return ctl_fail(CTL_FAILED, "out of memory");
-    if (q->name.n && name_parse(q->name, (enum name_as)q->as, &names, &why)) {
-        code = ctl_fail(CTL_BAD, "'%.*s' is not a name: %s", (int)q->name.n,
+    if (q->name.n &&
+        name_parse(q->name, (enum name_as)q->as, &w->names, &why))
+        return ctl_fail(CTL_BAD, "'%.*s' is not a name: %s", (int)q->name.n,
                         q->name.text, why);
-        goto out;
-    }
     if (q->name.n) {
-        code = choose(d, &names, text, &at);
-        if (code)
-            goto out;
-        if (at == names.n) {
-            *nothing = "no such object, module or parameter in the run";
-            goto out;
-        }
+        int code = choose(d, &w->names, &w->text, &at);
+        if (code || at == w->names.n)
+            return code;
+        w->reading = &w->names.reading[at];
     }
-    if (sql_records(q, q->name.n ? &names.reading[at] : NULL, text))
-        code = ctl_fail(CTL_BAD, "the name is too long");
-    else
-        code = prepare(d, text, out);
-out:
-    free(text);
+    if (sql_records(q, w->reading, &w->text))
+        return ctl_fail(CTL_BAD, "the name is too long");
+    return prepare(d, &w->text, out);
+}
+
+/* The page that says why nothing was found. */
+static int page_missing(struct db *d, struct wanted *w, void *page,
+                        size_t cap, size_t *n)
+{
+    char text[MISSING_BYTES], run[TRD_MAX_RUN + 1];
+    const struct missing m = {.run = run,
+                              .q = w->q,
+                              .names = w->q->name.n ? &w->names : NULL,
+                              .reading = w->reading,
+                              .ask = ask_rows,
+                              .context = d};
+    int code = name_of(d, run);
+    if (code == 0)
+        code = missing_say(&m, &w->text, text);
+    if (code == 0)
+        *n = message_page(page, cap, PAGE_NOTHING, text);
     return code;
 }
 
-static int ask_records(struct db *d, const struct query *q, void *page,
-                       size_t cap, size_t *n)
+/* A page of rows; p->rows 0 when there is none. */
+static int fill_records(struct db *d, const struct query *q, sqlite3_stmt *s,
+                        struct page_writer *p, size_t *n)
 {
-    struct page_writer p;
     uint8_t cursor[ROW_CURSOR_MAX] = "more";
     struct slice next = {"", 0};
-    sqlite3_stmt *s = NULL;
-    const char *nothing = NULL;
-    int more = 0, keep = q->order == ORDER_SEQ, code = 0;
-    if (keep && q->cursor.n) {
-        s = d->open;
-        d->open = NULL;
-    } else {
-        d->first = 0;
-        code = open_records(d, q, &s, &nothing);
-    }
-    if (code)
-        return code;
-    if (nothing) {
-        *n = message_page(page, cap, PAGE_NOTHING, nothing);
-        return 0;
-    }
-    page_open(&p, page, cap, PAGE_OK, slice_of(""));
-    put_columns(&p, s);
-    code = fill(d, s, &p, keep, &more);
+    int more = 0, keep = q->order == ORDER_SEQ;
+    put_columns(p, s);
+    int code = fill(d, s, p, keep, &more);
     if (code == 0 && more) {
         next.text = (const char *)cursor;
         next.n = 4;
@@ -265,7 +298,34 @@ static int ask_records(struct db *d, const struct query *q, void *page,
     }
     sqlite3_finalize(s);
     if (code == 0)
-        *n = page_close(&p, next);
+        *n = page_close(p, next);
+    return code;
+}
+
+static int ask_records(struct db *d, const struct query *q, void *page,
+                       size_t cap, size_t *n)
+{
+    struct page_writer p;
+    sqlite3_stmt *s = NULL;
+    struct wanted *w = NULL;
+    int code = 0;
+    if (q->order == ORDER_SEQ && q->cursor.n) {
+        s = d->open;
+        d->open = NULL;
+    } else {
+        d->first = 0;
+        w = calloc(1, sizeof *w);
+        if (!w)
+            return ctl_fail(CTL_FAILED, "out of memory");
+        w->q = q;
+        code = open_records(d, w, &s);
+    }
+    page_open(&p, page, cap, PAGE_OK, slice_of(d->name));
+    if (code == 0 && s)
+        code = fill_records(d, q, s, &p, n);
+    if (code == 0 && w && p.rows == 0 && !q->cursor.n)
+        code = page_missing(d, w, page, cap, n);
+    free(w);
     return code;
 }
 
@@ -366,7 +426,7 @@ static int ask_sql(struct db *d, const struct query *q, void *page,
     }
     if (code)
         return code;
-    page_open(&p, page, cap, PAGE_OK, slice_of(""));
+    page_open(&p, page, cap, PAGE_OK, slice_of(d->name));
     put_columns(&p, s);
     code = fill(d, s, &p, 1, &more);
     if (code || !more)
@@ -453,7 +513,7 @@ static int need_run(struct db *d, enum page_status *status)
     int code;
     *status = PAGE_OK;
     if (d->sql)
-        return 0;
+        return *d->name ? 0 : name_of(d, d->name);
     code = d->is_dir ? run_dir_find(d->path, d->run, &path)
                      : (path = strdup(d->path)) ? 0 : CTL_FAILED;
     if (code == 0 && !path)
@@ -461,7 +521,7 @@ static int need_run(struct db *d, enum page_status *status)
     else if (code == 0)
         code = run_file_open(path, &d->sql);
     free(path);
-    return code;
+    return d->sql && code == 0 ? name_of(d, d->name) : code;
 }
 
 static int db_ask(void *state, const struct query *q, void *page, size_t cap,
@@ -478,8 +538,9 @@ static int db_ask(void *state, const struct query *q, void *page, size_t cap,
     if (code)
         return code;
     if (status == PAGE_NOTHING) {
-        *n = message_page(page, cap, PAGE_NOTHING,
-                          *d->run ? "no such run" : "no run is stored");
+        char text[MISSING_BYTES];
+        missing_run(d->run, d->path, text);
+        *n = message_page(page, cap, PAGE_NOTHING, text);
         return 0;
     }
     if (q->verb == QUERY_SQL)

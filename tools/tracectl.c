@@ -14,7 +14,9 @@
 
 const struct command ctl_commands[] = {
     {"runs", "", "list the stored runs",
-     "Name, start, ranks, iterations, records, losses and state of each run.\n"
+     "Name, start, ranks, iterations, records, losses and state of each run,\n"
+     "the one that started last at the end. Text marks the default by '*':\n"
+     "the run that was stored last.\n"
      "\n"
      "  tracectl runs\n"
      "  tracectl -d ~/.local/state/tracerd -o csv runs\n",
@@ -26,22 +28,26 @@ const struct command ctl_commands[] = {
      "NAME is a record's name, pass-Class-n-step-io[.position], with its end\n"
      "left off, * and ? anywhere, or a module's path instead of Class-n;\n"
      "grad-PARAMETER-ITERATION for gradients. It is read first as an object,\n"
-     "then as a module or parameter; --as forces one.\n"
+     "then as a module or parameter; --as forces one. --limit 0 is no\n"
+     "limit. Figures over finite elements stand apart where an element is\n"
+     "not finite.\n"
      "\n"
      "  tracectl query forward-CustomLinear-1-2\n"
      "  tracectl -o json query 'backward-*-1-3-input' --rank 0\n"
      "  tracectl -d run.db query grad-layer1.weight --iteration 2\n",
      cmd_query},
     {"status", "", "the daemon, its clients, losses by cause",
-     "Ends with 1 when a record was lost. With -d it tells what the files\n"
-     "of the runs say.\n"
+     "A line for each client: records received, committed, durable, and the\n"
+     "lag, received but not committed. Ends with 1 when a record was lost.\n"
+     "With -d it tells what the files of the runs say.\n"
      "\n"
      "  tracectl status\n"
      "  tracectl -d run.db status\n",
      cmd_status},
     {"sql", "'SELECT ...'", "read-only SQL on a stored run",
      "One statement over the views v_record, v_sample, v_object, v_run and\n"
-     "v_loss. Nothing can be written.\n"
+     "v_loss. Nothing can be written. NaN is NULL there; absmax, absmin and\n"
+     "finite_* are over finite elements. Ends with 1 when there is no row.\n"
      "\n"
      "  tracectl sql 'SELECT name, std FROM v_record ORDER BY std DESC LIMIT "
      "5'\n"
@@ -53,7 +59,9 @@ const struct command ctl_commands[] = {
      "write a run as text",
      "csv and json have the fields of query. seed writes the log that the\n"
      "original script prints for the same training: its names, its counting,\n"
-     "five decimals. Ranks follow one another.\n"
+     "five decimals. Ranks follow one another: name one by --rank to import\n"
+     "it again. FILE is replaced when all is written, and left alone when\n"
+     "nothing is found.\n"
      "\n"
      "  tracectl export --format seed --rank 0 --out rank0.log\n"
      "  tracectl export run.db --format csv > run.csv\n",
@@ -66,7 +74,9 @@ const struct command ctl_commands[] = {
      "command with 2. Importing a file again stores nothing twice.\n"
      "--date is the day of the first line; without it the file's time of\n"
      "change is the time of the last. --samples is what the log was made\n"
-     "with, 16. With -d DIRECTORY no running daemon is needed.\n"
+     "with, 16. With -d DIRECTORY no running daemon is needed; it is made if\n"
+     "the directory above it is there. A file without a good line makes no\n"
+     "run. A log is of one rank: import each by itself, with --rank.\n"
      "\n"
      "  tracectl import rank0.log --run before --rank 0\n"
      "  tracectl -d runs import *.journal\n",
@@ -205,6 +215,9 @@ static int read_options(struct ctl *ctl, const struct option *options,
     for (; i < *argc; i++)
         argv[words++] = argv[i];
     *argc = words;
+    if (ctl->dir && ctl->db)
+        return ctl_fail(CTL_BAD, "-s asks a daemon and -d reads files: give "
+                                 "one of them");
     return 0;
 }
 

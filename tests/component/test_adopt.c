@@ -78,6 +78,59 @@ static void test_adopt__a_torn_record_of_a_journal_is_a_loss(void **state)
     rig_stop(&ingest.rig);
 }
 
+static void test_adopt__an_unreadable_record_of_a_journal_is_a_loss(void **s)
+{
+    (void)s;
+    ingest.rig.journals_unreadable = 20;
+    rig_journal(&ingest.rig, "a", 77, 50, 0, false);
+    rig_start(&ingest.rig);
+    rig_until(gone("a.journal"));
+    assert_true(gone("a.journal.bad"));
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"), 49);
+    assert_int_equal(
+        ingest_ask("run", "SELECT seq = 20 AND last = 20 AND count = 1 AND "
+                          "cause = 'error' FROM loss"),
+        1);
+    ingest_contiguous("run", 50);
+    rig_stop(&ingest.rig);
+}
+
+/* Of streams that somebody else speaks for: they fail again and again. */
+static void test_adopt__failing_journals_hold_up_no_others(void **state)
+{
+    enum { N = 6 };
+    static struct rig_client owner[N];
+    char name[32];
+    long long start;
+    (void)state;
+    rig_start(&ingest.rig);
+    for (unsigned i = 0; i < N; i++) {
+        struct hello h = rig_hello();
+        h.rank = 100 + i;
+        assert_true(rig_greet(&ingest.rig, &owner[i], 1000 + i, &h));
+        snprintf(name, sizeof name, "failing%u", i);
+        rig_journal(&ingest.rig, name, 1000 + i, 10, 0, false);
+    }
+    rig_logged(&ingest.rig, "alive elsewhere");
+    for (unsigned i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "good%u", i);
+        rig_journal(&ingest.rig, name, 2000 + i, 10, 0, false);
+    }
+    start = rig_now_ms();
+    for (unsigned i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "good%u.journal", i);
+        rig_until(gone(name));
+    }
+    assert_in_range(rig_now_ms() - start, 0, 6000);
+    for (unsigned i = 0; i < N; i++)
+        rig_close(&owner[i]);
+    for (unsigned i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "failing%u.journal", i);
+        rig_until(gone(name)); /* they were not forgotten */
+    }
+    rig_stop(&ingest.rig);
+}
+
 static void damage(const char *name, long at, int byte)
 {
     char path[2 * RIG_PATH];
@@ -179,6 +232,8 @@ int main(void)
         ingest_test(test_adopt__a_clean_journal_ends_its_stream),
         ingest_test(test_adopt__a_journal_does_not_repeat_what_was_sent),
         ingest_test(test_adopt__a_torn_record_of_a_journal_is_a_loss),
+        ingest_test(test_adopt__an_unreadable_record_of_a_journal_is_a_loss),
+        ingest_test(test_adopt__failing_journals_hold_up_no_others),
         ingest_test(test_adopt__journals_that_do_not_hold_are_put_aside),
         ingest_test(test_adopt__a_living_process_keeps_its_journal),
         ingest_test(test_adopt__a_closed_journal_of_a_living_process),

@@ -257,6 +257,27 @@ static void test_daemon_start__directories_that_are_not_private(void **state)
     refused(3, "create the directory above it first");
 }
 
+/* Somebody's directory is not to be closed for our sake. */
+static void test_daemon_start__a_directory_of_others(void **state)
+{
+    char file[2 * RIG_PATH];
+    (void)state;
+    assert_int_equal(mkdir(rig.dir, 0755), 0);
+    chmod(rig.dir, 0755);
+    snprintf(file, sizeof file, "%s/passwd", rig.dir);
+    put_file(file, "user data");
+    refused(3, "holds other files; name a directory of its own, such as '");
+    snprintf(file, sizeof file, "%s/tracerd.lock", rig.dir);
+    put_file(file, ""); /* we were here before */
+    refused(3, "chmod 700");
+    if (geteuid() != 0)
+        return;
+    assert_int_equal(chown(rig.dir, 1, 1), 0);
+    snprintf(file, sizeof file, "such as '%s/tracerd-0'", rig.dir);
+    refused(3, file);
+    assert_int_equal(chown(rig.dir, 0, 0), 0);
+}
+
 static void test_daemon_start__data_that_others_may_write(void **state)
 {
     (void)state;
@@ -499,6 +520,7 @@ int main(void)
         TEST(test_daemon_start__errors_of_a_background_start),
         TEST(test_daemon_start__sighup_reads_again),
         TEST(test_daemon_start__directories_that_are_not_private),
+        TEST(test_daemon_start__a_directory_of_others),
         TEST(test_daemon_start__data_that_others_may_write),
         TEST(test_daemon_start__a_directory_of_somebody_else),
         TEST(test_daemon_start__a_second_one_is_refused),

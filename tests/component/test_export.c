@@ -252,7 +252,47 @@ static void test_export__rank_after_rank(void **state)
     exports("ranks", "--rank 1",
             "1,forward-B-1-1-input,1\n2,forward-B-1-2-input,1\n");
     cli_has(cli_expect(1, "$T -r ranks export --format seed --rank 7")->err,
-            "tracectl: ");
+            "tracectl: rank 7: run 'ranks' has ranks 0 to 1\n");
+    cli_has(cli_expect(0, "$T -r ranks export --format seed")->err,
+            "tracectl: lines of several ranks follow one another");
+    assert_string_equal(
+        cli_expect(0, "$T -r ranks export --format seed --rank 1")->err, "");
+    assert_string_equal(cli_expect(0, "$T -r ranks export --format csv")->err,
+                        "");
+}
+
+/* An existing file is replaced by a whole export or stays. */
+static void test_export__the_file_is_whole_or_left_alone(void **state)
+{
+    static const char *const forms[] = {"seed", "csv", "json"};
+    struct rank r;
+    (void)state;
+    open_rank(&r, "whole", 0);
+    fwd_in(&r, "A", 1, 1);
+    close_rank(&r);
+    for (int i = 0; i < 3; i++) {
+        cli_expect(0, "mkdir -p out; echo precious > out/log; chmod 640 "
+                      "out/log; ln -sf log out/link");
+        cli_expect(1, "$T -r whole export --format %s --out out/log --rank 7",
+                   forms[i]);
+        cli_expect(1, "$T -r nosuch export --format %s --out out/log",
+                   forms[i]);
+        /* a directory where nothing can be made */
+        cli_expect(3, "$T -r whole export --format %s --out out/no/log",
+                   forms[i]);
+        cli_has(cli_expect(0, "cat out/log; ls out")->out,
+                "precious\nlink\nlog\n");
+        cli_expect(0, "$T -r whole export --format %s --out out/link; $T -r "
+                      "whole export --format %s | cmp - out/log",
+                   forms[i], forms[i]);
+        cli_has(cli_expect(0, "stat -c %%a out/log; readlink out/link; ls "
+                              "out")->out,
+                "640\nlog\nlink\nlog\n");
+    }
+    cli_expect(1, "$T -r whole export --format seed --out out/new --rank 7");
+    cli_expect(1, "test -e out/new");
+    cli_expect(0, "umask 027; $T -r whole export --format seed --out "
+                  "out/new; test $(stat -c %%a out/new) = 640");
 }
 
 /* The original log: every byte, times and counters too. */
@@ -313,6 +353,7 @@ int main(void)
             test_export__tuples_and_what_the_script_does_not_see),
         cmocka_unit_test(test_export__figures_are_of_float32),
         cmocka_unit_test(test_export__rank_after_rank),
+        cmocka_unit_test(test_export__the_file_is_whole_or_left_alone),
         cmocka_unit_test(test_export__an_imported_log_comes_back),
         cmocka_unit_test(test_export__odd_numbers_come_back),
         cmocka_unit_test(test_export__sign_of_a_zero_mean_comes_back),

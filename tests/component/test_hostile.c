@@ -188,6 +188,29 @@ static void test_hostile__silence_after_connecting_is_ended(void **state)
     rig_stop(&ingest.rig);
 }
 
+/* Those that say nothing keep no place from others. */
+static void test_hostile__silent_connections_are_few(void **state)
+{
+    enum { N = 80, ALLOWED = 64 };
+    static struct rig_client silent[N];
+    int busy = 0;
+    (void)state;
+    rig_start(&ingest.rig);
+    for (int i = 0; i < N; i++) {
+        memset(&silent[i], 0, sizeof silent[i]);
+        silent[i].fd = rig_connect(ingest.rig.dir, PLACE_INGEST);
+        assert_true(silent[i].fd >= 0);
+    }
+    for (int i = 0; i < N; i++) {
+        rig_expect(&silent[i], FRAME_REFUSE);
+        busy += silent[i].refusal.reason == REASON_BUSY;
+        rig_close(&silent[i]);
+    }
+    assert_int_equal(busy, N - ALLOWED);
+    rig_open(&ingest.rig, &ingest.c, 77);
+    rig_stop(&ingest.rig);
+}
+
 static void test_hostile__too_many_clients_are_told_to_wait(void **state)
 {
     struct rig_client other;
@@ -225,6 +248,7 @@ int main(void)
         ingest_test(test_hostile__hostile_lengths),
         ingest_test(test_hostile__frames_out_of_place),
         ingest_test(test_hostile__silence_after_connecting_is_ended),
+        ingest_test(test_hostile__silent_connections_are_few),
         ingest_test(test_hostile__too_many_clients_are_told_to_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

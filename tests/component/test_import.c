@@ -339,7 +339,10 @@ static void test_import__usage(void **state)
     cli_has(cli_expect(2, "$T -d $CASES/H53_midnight.txt import "
                           "$CASES/H53_midnight.txt --run x")->err,
             "is a file");
-    cli_expect(3, "$T -d absent import $CASES/H53_midnight.txt --run x");
+    cli_has(cli_expect(3, "$T -d absent/deep import "
+                          "$CASES/H53_midnight.txt --run x")->err,
+            "cannot make 'absent/deep': the directory above it is not there; "
+            "run: mkdir -p 'absent/deep'");
     /* the other files are still imported */
     const struct cli *c =
         cli_expect(3, "$T -o json import absent.txt $CASES/H53_midnight.txt "
@@ -367,6 +370,66 @@ static void test_import__without_a_daemon(void **state)
                           "$GOLDEN/seed-small.log --run alone")->err,
             "a private tracerd for 'own' does not start\ntracectl: its last "
             "words: cannot run 'tracerd': No such file or directory\n");
+}
+
+/* A file without a good line: no run, no daemon, no directory. */
+static void test_import__nothing_good_makes_no_run(void **state)
+{
+    (void)state;
+    cli_expect(0, "printf 'noise\\nand more\\n' > bad.txt; : > empty.txt");
+    const struct cli *c =
+        cli_expect(2, "$T -o json import bad.txt --run precious");
+    assert_string_equal(c->out,
+                        "{\"file\":\"bad.txt\",\"run\":null,\"attempt\":0,"
+                        "\"rank\":0,\"records\":0,\"new\":0,\"bad\":2}\n");
+    cli_expect(1, "$T import empty.txt --run precious");
+    cli_expect(1, "test -e $DATA/precious.db");
+    cli_expect(2, "$T -s nowhere import bad.txt --run precious");
+    cli_expect(2, "mkdir -p single; cp $T single/tracectl; PATH=/nowhere "
+                  "single/tracectl -d fresh import bad.txt --run precious");
+    cli_expect(1, "test -e fresh");
+    /* the name is free */
+    cli_has(cli_expect(0, "$T -o json import $CASES/H53_midnight.txt --run "
+                          "precious")->out,
+            "\"run\":\"precious\"");
+}
+
+static void test_import__makes_the_directory(void **state)
+{
+    (void)state;
+    cli_expect(0, "umask 022; $T -d newdir import $CASES/H53_midnight.txt "
+                  "--run made; stat -c %%a newdir > mode");
+    cli_has(cli_expect(0, "cat mode")->out, "700");
+    cli_expect(0, "$T -d newdir -r made query forward-Linear-1-1");
+}
+
+/* Logs of two ranks in one file: stored, but said. */
+static void test_import__counter_that_starts_again_is_told(void **state)
+{
+    (void)state;
+    cli_expect(0, "cat $CASES/H49_attempt0_rank0.txt "
+                  "$CASES/H49_attempt0_rank1.txt > both.txt");
+    const struct cli *c = cli_expect(0, "$T import both.txt --run both");
+    cli_has(c->err, "tracectl: both.txt:4: the count of calls starts again: "
+                    "this looks like several ranks or processes one after "
+                    "the other");
+    assert_int_equal(cli_lines(c->err), 1);
+    c = cli_expect(0, "$T import $CASES/H49_attempt0_rank0.txt --run both1");
+    assert_string_equal(c->err, "");
+}
+
+static void test_import__another_name_is_told(void **state)
+{
+    struct hello h = rig_hello();
+    struct rig_client traced;
+    (void)state;
+    h.run = slice_of("traced");
+    assert_true(rig_greet(cli_rig(), &traced, 4712, &h));
+    const struct cli *c =
+        cli_expect(0, "$T import $CASES/H53_midnight.txt --run traced");
+    cli_has(c->err, "tracectl: the name 'traced' is taken by another job's "
+                    "run: this is stored as run 'traced-2'\n");
+    rig_close(&traced);
 }
 
 static void submit(struct trd_client *client, uint32_t site, uint64_t step)
@@ -459,6 +522,10 @@ int main(void)
         cmocka_unit_test(test_import__samples),
         cmocka_unit_test(test_import__usage),
         cmocka_unit_test(test_import__without_a_daemon),
+        cmocka_unit_test(test_import__nothing_good_makes_no_run),
+        cmocka_unit_test(test_import__makes_the_directory),
+        cmocka_unit_test(test_import__counter_that_starts_again_is_told),
+        cmocka_unit_test(test_import__another_name_is_told),
         cmocka_unit_test(test_import__journal),
         cmocka_unit_test(test_import__torn_journal_is_a_loss),
     };

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <setjmp.h>
+#include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -296,7 +297,7 @@ static void test_query_endpoint__sql_comes_by_pages(void **state)
         q.cursor.n = page.cursor.n;
     } while (page.cursor.n);
     assert_int_equal(next, 100001);
-    q = sql("SELECT zeroblob(2000000)");
+    q = sql("SELECT zeroblob(600000), zeroblob(600000)");
     assert_int_equal(ask(&q), PAGE_BAD);
     q = sql("SELECT zeroblob(2000000000)");
     assert_int_equal(ask(&q), PAGE_FAILED);
@@ -326,6 +327,222 @@ static void test_query_endpoint__a_long_question_is_ended(void **state)
     rig.args[0] = NULL;
 }
 
+static const uint8_t req[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+
+static int by_hand(void)
+{
+    uint8_t greeting[8];
+    int fd = rig_connect(rig.dir, PLACE_QUERY);
+    assert_true(fd >= 0);
+    rig_write(fd, req, sizeof req);
+    assert_true(rig_read(fd, greeting, sizeof greeting));
+    assert_int_equal(greeting[5], 0x31);
+    return fd;
+}
+
+/* Sends and does not wait for the answer. */
+static int send_only(const struct query *q)
+{
+    uint8_t message[2048];
+    size_t n;
+    int fd = by_hand();
+    assert_int_equal(query_put(q, message + 13, sizeof message - 13, &n), 0);
+    memset(message, 0, 13);
+    message[0] = 1;
+    message[8] = (uint8_t)((n + 4) & 0xff);
+    message[7] = (uint8_t)((n + 4) >> 8);
+    message[9] = 0x80;
+    rig_write(fd, message, n + 13);
+    return fd;
+}
+
+/* One step of SQLite does not look at the clock, so none may be long. */
+static void test_query_endpoint__no_step_is_long(void **state)
+{
+#define LONG "replace(hex(zeroblob(500000)), '0', 'a')"
+    static const char *const steps[] = {
+        "SELECT instr(hex(zeroblob(15000000)), hex(zeroblob(7000000)) || '1')",
+        "SELECT instr(" LONG ", substr(" LONG ", 500000) || 'b')",
+        "SELECT replace(" LONG ", substr(" LONG ", 500000) || 'b', 'x')",
+        "SELECT trim(" LONG ", replace(hex(zeroblob(400000)), '0', 'c') || "
+        "'a')",
+        "SELECT " LONG " LIKE '%' || substr(" LONG ", 500000) || 'b'",
+        "SELECT " LONG " GLOB '*' || substr(" LONG ", 500000) || 'b'",
+        "SELECT json_patch('{}', '{}')",
+    };
+    (void)state;
+    fill(1);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct query q = sql(steps[i]);
+        long long start = rig_now_ms();
+        ask(&q);
+        if (rig_now_ms() - start > 3000)
+            fail_msg("%s took %lld ms", steps[i], rig_now_ms() - start);
+    }
+#undef LONG
+}
+
+/* The functions that were made anew give what SQLite's give. */
+static void test_query_endpoint__functions_are_sqlites(void **state)
+{
+    static const char *const calls[] = {
+        "instr('abcabc', 'ca')",
+        "instr('abc', 'x')",
+        "instr('abc', '')",
+        "instr('', 'a')",
+        "instr('', '')",
+        "instr(NULL, 'a')",
+        "instr('a', NULL)",
+        "instr('\xc3\xa6\xc3\xb8x', 'x')",
+        "instr(x'00ff01', x'01')",
+        "instr(x'00ff01', 'a')",
+        "instr(12345, 34)",
+        "instr('aaa', 'aaa')",
+        "instr('aa', 'aaa')",
+        "instr(x'', x'')",
+        "replace('aXbXc', 'X', '--')",
+        "replace('abc', '', 'x')",
+        "replace('abc', 'b', '')",
+        "replace('aaaa', 'aa', 'b')",
+        "replace(NULL, 'a', 'b')",
+        "replace('a', NULL, 'b')",
+        "replace('a', 'b', NULL)",
+        "replace(121, 1, 9)",
+        "replace('', 'a', 'b')",
+        "trim('xxaxbxx', 'x')",
+        "ltrim('xyxa', 'xy')",
+        "rtrim('axyx', 'xy')",
+        "trim('\xc3\xa6"
+        "a\xc3\xa6', '\xc3\xa6')",
+        "trim('abc', '')",
+        "trim(NULL, 'a')",
+        "trim('a', NULL)",
+        "trim('aaa', 'a')",
+        "trim('  a ')",
+        "typeof(replace(5, '', 'x'))",
+        "typeof(trim(5, 'x'))",
+    };
+    sqlite3 *db = NULL;
+    (void)state;
+    fill(1);
+    assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        char text[256];
+        sqlite3_stmt *s = NULL;
+        struct query q;
+        snprintf(text, sizeof text, "SELECT quote(%s)", calls[i]);
+        q = sql(text);
+        assert_int_equal(ask(&q), PAGE_OK);
+        page_row(&page, cells);
+        sqlite3_prepare_v2(db, text, -1, &s, NULL);
+        assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+        if ((size_t)sqlite3_column_bytes(s, 0) != cells[0].s.n ||
+            memcmp(sqlite3_column_text(s, 0), cells[0].s.text, cells[0].s.n))
+            fail_msg("%s: %.*s, not %s", calls[i], (int)cells[0].s.n,
+                     cells[0].s.text, (const char *)sqlite3_column_text(s, 0));
+        sqlite3_finalize(s);
+    }
+    sqlite3_close(db);
+}
+
+static void test_query_endpoint__json_of_a_process_can_be_taken_apart(void **s)
+{
+    struct query q = sql("SELECT e.key, e.value FROM v_run, json_each("
+                         "json_object('a', 1, 'b', v_run.name)) AS e");
+    (void)s;
+    fill(1);
+    assert_int_equal(ask(&q), PAGE_OK);
+    assert_int_equal(page.rows, 2);
+    q = sql("SELECT fullkey FROM json_tree('[1,[2,3]]')");
+    assert_int_equal(ask(&q), PAGE_OK);
+    assert_int_equal(page.rows, 5);
+    q = sql("SELECT * FROM pragma_table_info('record')");
+    assert_int_equal(ask(&q), PAGE_BAD);
+    q = sql("CREATE VIRTUAL TABLE json_each USING fts5(x)");
+    assert_int_equal(ask(&q), PAGE_BAD);
+}
+
+/* Long questions have all places but one. */
+static void test_query_endpoint__short_questions_pass_long_ones(void **state)
+{
+    struct query forever = sql("WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL "
+                               "SELECT i + 1 FROM n) SELECT count(*) FROM n");
+    struct query q;
+    int fds[6];
+    long long start;
+    (void)state;
+    fill(1);
+    for (int i = 0; i < 6; i++)
+        fds[i] = send_only(&forever);
+    start = rig_now_ms();
+    for (int i = 0; i < 20; i++) {
+        query_init(&q, i % 2 ? QUERY_STATUS : QUERY_RUNS);
+        assert_int_equal(ask(&q), PAGE_OK);
+    }
+    assert_in_range(rig_now_ms() - start, 0, 3000);
+    rig_stop(&rig);
+    for (int i = 0; i < 6; i++)
+        close(fds[i]);
+}
+
+/* A file that another program has for itself: whoever opens it waits. */
+static void test_query_endpoint__stop_leaves_a_stuck_worker_behind(void **state)
+{
+    char path[2 * RIG_PATH];
+    struct query q = sql("SELECT count(*) FROM record");
+    sqlite3 *db = NULL;
+    long long start;
+    int fd;
+    (void)state;
+    fill(10);
+    snprintf(path, sizeof path, "%s/stuck.db", rig.data);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "CREATE TABLE t(x); BEGIN EXCLUSIVE",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    q.run = slice_of("stuck");
+    fd = send_only(&q);
+    rig_pause();
+    start = rig_now_ms();
+    rig_stop(&rig);
+    assert_in_range(rig_now_ms() - start, 0, 4000);
+    rig_logged(&rig, "left=");
+    close(fd);
+    sqlite3_close(db);
+    rig_durable(&c, 10);
+    assert_int_equal(rig_connect(rig.dir, PLACE_QUERY), -1);
+}
+
+/* In place, as by cp: the file is the same and what it holds is not. */
+static void test_query_endpoint__newest_is_looked_for_in_what_is_there(void **s)
+{
+    char command[2 * RIG_PATH];
+    struct rig_client other;
+    struct hello h = rig_hello();
+    struct query q = sql("SELECT name FROM v_run");
+    (void)s;
+    q.run = slice_of("");
+    fill(1);
+    h.run = slice_of("second");
+    assert_true(rig_greet(&rig, &other, 5, &h));
+    rig_close(&other);
+    h.run = slice_of("third");
+    assert_true(rig_greet(&rig, &other, 6, &h));
+    rig_close(&other);
+    rig_close(&c);
+    rig_stop(&rig);
+    rig_start(&rig);
+    assert_int_equal(ask(&q), PAGE_OK);
+    page_row(&page, cells);
+    assert_memory_equal(cells[0].s.text, "third", 5);
+    snprintf(command, sizeof command, "cd %s && cat run.db > third.db",
+             rig.data);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(ask(&q), PAGE_OK);
+    page_row(&page, cells);
+    assert_memory_equal(cells[0].s.text, "second", 6);
+}
+
 static void test_query_endpoint__stop_does_not_wait_for_a_question(void **s)
 {
     struct query q = sql("WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT "
@@ -349,7 +566,7 @@ static void test_query_endpoint__stop_does_not_wait_for_a_question(void **s)
 static void test_query_endpoint__status_tells_of_the_daemon(void **state)
 {
     struct query q;
-    bool version = false, stream = false;
+    bool version = false, stream = false, number = false;
     (void)state;
     fill(20);
     query_init(&q, QUERY_STATUS);
@@ -358,11 +575,14 @@ static void test_query_endpoint__status_tells_of_the_daemon(void **state)
     while (page_row(&page, cells)) {
         if (cells[0].s.n == 7 && !memcmp(cells[0].s.text, "version", 7))
             version = cells[1].s.n == strlen(TRD_VERSION);
+        if (cells[0].s.n == 7 && !memcmp(cells[0].s.text, "records", 7))
+            number = cells[1].type == CELL_INT && cells[1].i == 20;
         if (cells[0].s.n == 6 && !memcmp(cells[0].s.text, "stream", 6))
             stream = memmem(cells[1].s.text, cells[1].s.n, "committed=20",
                             12) != NULL;
     }
     assert_true(version);
+    assert_true(number);
     assert_true(stream);
 }
 
@@ -418,19 +638,6 @@ static void test_query_endpoint__raw_req_with_many_on_the_way(void **state)
 }
 
 /* ---- by hand ---- */
-
-static const uint8_t req[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
-
-static int by_hand(void)
-{
-    uint8_t greeting[8];
-    int fd = rig_connect(rig.dir, PLACE_QUERY);
-    assert_true(fd >= 0);
-    rig_write(fd, req, sizeof req);
-    assert_true(rig_read(fd, greeting, sizeof greeting));
-    assert_int_equal(greeting[5], 0x31);
-    return fd;
-}
 
 static void hostile(const void *bytes, size_t n)
 {
@@ -546,6 +753,12 @@ int main(void)
         TEST(test_query_endpoint__sql_reads_and_nothing_else),
         TEST(test_query_endpoint__sql_comes_by_pages),
         TEST(test_query_endpoint__a_long_question_is_ended),
+        TEST(test_query_endpoint__no_step_is_long),
+        TEST(test_query_endpoint__functions_are_sqlites),
+        TEST(test_query_endpoint__json_of_a_process_can_be_taken_apart),
+        TEST(test_query_endpoint__short_questions_pass_long_ones),
+        TEST(test_query_endpoint__stop_leaves_a_stuck_worker_behind),
+        TEST(test_query_endpoint__newest_is_looked_for_in_what_is_there),
         TEST(test_query_endpoint__stop_does_not_wait_for_a_question),
         TEST(test_query_endpoint__status_tells_of_the_daemon),
         TEST(test_query_endpoint__not_a_request_is_answered_so),

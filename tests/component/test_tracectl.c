@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "tests/lib/cli.h"
+#include "tests/lib/rig.h"
+
+#include "tracerd/client.h"
 
 static void test_cli__usage(void **state)
 {
@@ -26,6 +29,7 @@ static void test_cli__usage(void **state)
     cli_has(cli_expect(2, "$T export")->err, "--format");
     cli_has(cli_expect(2, "$T import")->err, "needs a FILE");
     cli_has(cli_expect(2, "$T --store clickhouse://x runs")->err, "--store");
+    cli_has(cli_expect(2, "$T -s x runs -d y")->err, "give one of them");
     assert_string_equal(cli_expect(2, "$T")->out, "");
 }
 
@@ -144,6 +148,160 @@ static void test_cli__nothing_found(void **state)
         cli_run("$T -r few query forward-Linear-9-1")->out, "");
 }
 
+/* The same words from the daemon, a file and a directory. */
+static void missing(const char *question, const char *words)
+{
+    static const char *const sources[] = {"-r there", "-r $DATA/there.db",
+                                          "-d $DATA -r there"};
+    for (int i = 0; i < 3; i++) {
+        const struct cli *c =
+            cli_expect(1, "$T %s query %s", sources[i], question);
+        assert_string_equal(c->err, words);
+        assert_string_equal(c->out, "");
+    }
+}
+
+static void test_cli__what_is_missing_and_what_there_is(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "101500000001,1,forward-Log-1-1-output,0,[0]-\n"
+        "101500000002,2,forward-Log-1-2-output,0,[0]-\n"
+        "101500000003,3,forward-Sum-1-1-output,0,[0]-\n"
+        "101500000003,4,forward-Sum-2-5-output,0,[0]-\n"
+        "101500000004,5,grad-layer1.weight,0,[0]-\n";
+    cli_write_file("there.txt", text, sizeof text - 1);
+    for (int rank = 0; rank < 2; rank++)
+        cli_expect(0, "$T import there.txt --run there --rank %d", rank);
+    missing("forward-Log-2", "tracectl: run 'there' has no 'Log-2': 'Log' has "
+                             "instance 1\n");
+    missing("forward-Sum-7-1-output",
+            "tracectl: run 'there' has no 'Sum-7': 'Sum' has instances 1 to "
+            "2\n");
+    missing("forward-Lag-1-1",
+            "tracectl: run 'there' has no object, module or path 'Lag'; "
+            "nearest: 'Log'\n");
+    missing("user-layer1.wait", "tracectl: run 'there' has no parameter or "
+                                "user value 'layer1.wait'; nearest: "
+                                "'layer1.weight'\n");
+    missing("backward-Log-1",
+            "tracectl: pass backward: 'Log-1' of run 'there' has forward\n");
+    missing("forward-Log-1-9", "tracectl: step 9: 'forward-Log-1' of run "
+                               "'there' has steps 1 to 2\n");
+    missing("'forward-Sum-*-7'", "tracectl: step 7: 'forward-Sum-*' of run "
+                                 "'there' has steps 1 and 5\n");
+    missing("forward-Log-1-1-input", "tracectl: io input: 'forward-Log-1-1' "
+                                     "of run 'there' has output\n");
+    missing("forward-Log-1-1-output.3",
+            "tracectl: position 3: 'forward-Log-1-1-output' of run 'there' "
+            "has position 0\n");
+    missing("forward-Log-1 --rank 2",
+            "tracectl: rank 2: run 'there' has ranks 0 to 1\n");
+    missing("forward-Log-1 --attempt 1",
+            "tracectl: attempt 1: run 'there' has attempt 0\n");
+    missing("forward-Log-1-2 --rank 1 --iteration 9",
+            "tracectl: iteration 9: 'forward-Log-1-2' of run 'there', rank "
+            "1, has iteration 2\n");
+    missing("forward --microbatch 4",
+            "tracectl: microbatch 4: 'forward' of run 'there' has "
+            "microbatch 1\n");
+    missing("'*Log*9*'", "tracectl: run 'there' has no record of '*Log*9*'\n");
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(
+            cli_expect(1, "$T %s -r absent query forward-Log-1",
+                       i ? "-d $DATA" : "")->err,
+            "tracectl: no run 'absent'; 'tracectl runs' lists what there "
+            "is\n");
+}
+
+/* A process said hello and nothing more. */
+static void test_cli__a_run_without_records(void **state)
+{
+    struct hello h = rig_hello();
+    struct rig_client c;
+    (void)state;
+    h.run = slice_of("hollow");
+    assert_true(rig_greet(cli_rig(), &c, 4713, &h));
+    for (int i = 0; i < 2; i++) {
+        const char *source = i ? "-d $DATA" : "";
+        assert_string_equal(
+            cli_expect(1, "$T %s -r hollow query forward-Log-1", source)->err,
+            "tracectl: run 'hollow' has no records\n");
+        assert_string_equal(
+            cli_expect(1, "$T %s -r hollow export --format csv", source)->err,
+            "tracectl: run 'hollow' has no records\n");
+        assert_string_equal(
+            cli_expect(1, "$T %s -r hollow sql 'SELECT name, step FROM "
+                          "v_record'", source)->out,
+            "name  step\n");
+    }
+    rig_close(&c);
+}
+
+static void test_cli__status_shows_clients(void **state)
+{
+    struct hello h = rig_hello();
+    struct rig_entries e;
+    struct rig_client c;
+    (void)state;
+    h.run = slice_of("watched");
+    h.rank = 3;
+    assert_true(rig_greet(cli_rig(), &c, 4714, &h));
+    rig_fill_dict(&e);
+    rig_send_dict(&c, &e, 1);
+    rig_fill_data(&e, 1, 20);
+    rig_send_data(&c, &e, 1);
+    rig_durable(&c, 20);
+    const struct cli *s = cli_expect(
+        0, "$T status > status.txt; grep -A1 '^run ' status.txt | tr -s ' '; "
+           "grep -E '^started +[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}$' "
+           "status.txt");
+    cli_has(s->out, "run attempt rank pid state lag received committed "
+                    "durable\nwatched 0 3 ");
+    cli_has(s->out, " connected 0 20 20 20\n");
+    s = cli_expect(0, "$T -o json status");
+    cli_has(s->out, "{\"key\":\"stream.1.run\",\"value\":\"watched\"}\n");
+    cli_has(s->out, "{\"key\":\"stream.1.rank\",\"value\":3}\n");
+    cli_has(s->out, "{\"key\":\"stream.1.committed\",\"value\":20}\n");
+    cli_has(s->out, "{\"key\":\"stream.1.lag\",\"value\":0}\n");
+    cli_has(s->out, "{\"key\":\"clients\",\"value\":1}\n");
+    cli_has(s->out, "{\"key\":\"lost\",\"value\":0}\n");
+    cli_has(s->out, "{\"key\":\"started_ns\",\"value\":1");
+    rig_close(&c);
+}
+
+static void test_cli__text_of_odd_numbers(void **state)
+{
+    struct trd_client_options o;
+    struct trd_client *client;
+    const struct trd_site site = {TRD_USER, TRD_IO_NONE, 0, 0, "", "", "odd"};
+    const int64_t shape[] = {3};
+    const int64_t whole[] = {INT64_MIN, 9007199254740993, 12345678};
+    const float some[] = {1.5f, (float)(0.0 / 0.0), -2.5f};
+    struct trd_when when = {1, 1, 1, 0, 0};
+    uint32_t id;
+    (void)state;
+    trd_client_options_init(&o);
+    o.dir = getenv("DIR");
+    o.run = "odd";
+    assert_int_equal(trd_client_open(&o, &client), 0);
+    assert_int_equal(trd_site(client, &site, &id), 0);
+    struct trd_tensor t = {whole, TRD_I64, 1, shape, NULL};
+    assert_int_equal(trd_submit_cpu(client, id, &when, &t, 16), 0);
+    when.step = 2;
+    t.data = some;
+    t.dtype = TRD_F32;
+    assert_int_equal(trd_submit_cpu(client, id, &when, &t, 16), 0);
+    assert_int_equal(trd_flush(client, 20000), 0);
+    trd_client_close(client);
+    const struct cli *c = cli_expect(0, "$T -r odd query user-odd-1");
+    cli_has(c->out, "-9223372036854775808 9007199254740993      12345678\n");
+    cli_has_not(c->out, "finite");
+    c = cli_expect(0, "$T -r odd query user-odd-2 | tr -s ' '");
+    cli_has(c->out, " max nan min nan mean nan std nan l2 nan \n over finite "
+                    "elements:\n max 1.5 min -2.5 mean -0.5 std 2 ");
+}
+
 static const char fields[] =
     "run,attempt,rank,seq,ts_ns,pass,class,instance,object,module,step,"
     "iteration,microbatch,recompute,io,position,path,dtype,shape,n,max,min,"
@@ -226,6 +384,20 @@ static void test_cli__live_and_file_answer_alike(void **state)
         }
 }
 
+/* A run is called what its file is called. */
+static void test_cli__newest_run_may_have_been_renamed(void **state)
+{
+    (void)state;
+    cli_expect(0, "$T import $GOLDEN/seed-small.log --run older");
+    cli_expect(0, "$T import $CASES/H53_midnight.txt --run newer");
+    rig_stop(cli_rig());
+    cli_expect(0, "mv $DATA/newer.db $DATA/renamed.db");
+    rig_start(cli_rig());
+    cli_expect(0, "$T -o json query 'forward-Linear-1-1'");
+    cli_expect(0, "$T sql 'SELECT 1'");
+    cli_expect(0, "$T export --format json");
+}
+
 static void test_cli__sql_only_reads(void **state)
 {
     (void)state;
@@ -295,6 +467,21 @@ static void test_cli__runs_and_status(void **state)
     cli_has(cli_expect(0, "$T -o csv runs")->out,
             "name,started_ns,ended_ns,attempts,ranks,iterations,records,"
             "losses,state\n");
+    cli_expect(0, "$T import $CASES/H53_midnight.txt --run aged --date "
+                  "2020-03-01; sleep 0.01; $T import "
+                  "$CASES/H53_midnight.txt --run later --date 2030-03-01; "
+                  "sleep 0.01; $T import $CASES/H53_midnight.txt --run "
+                  "between --date 2021-03-01");
+    for (int i = 0; i < 2; i++) {
+        c = cli_expect(0, "$T %s runs | awk '$1 ~ "
+                          "/name|aged|later|between/ {print $1, $NF}'",
+                       i ? "-d $DATA" : "");
+        /* by start; the default is the one stored last */
+        assert_string_equal(c->out, "name default\naged ended\n"
+                                    "between *\nlater ended\n");
+    }
+    c = cli_expect(0, "$T -o csv runs | cut -d, -f1 | tail -1");
+    assert_string_equal(c->out, "later\n");
     cli_has(cli_expect(0, "$T status")->out, "key");
     cli_has(cli_expect(0, "$T -d $DATA status")->out, "run.listed.records");
 }
@@ -316,6 +503,11 @@ static void test_cli__damaged_run(void **state)
     cli_has(cli_expect(2, "$T -d harmed.db query forward-Linear-1")->err,
             "damaged");
     cli_expect(2, "$T -d harmed.db export --format seed");
+    /* a file that fails midway is not left behind, nor the old one lost */
+    cli_expect(2, "mkdir -p whole; echo precious > whole/log; $T -d "
+                  "harmed.db export --format csv --out whole/log");
+    assert_string_equal(cli_expect(0, "cat whole/log; ls whole")->out,
+                        "precious\nlog\n");
 }
 
 static void test_cli__a_full_disk_is_told(void **state)
@@ -354,12 +546,17 @@ int main(void)
         cmocka_unit_test(test_cli__no_daemon),
         cmocka_unit_test(test_cli__socket_path_too_long),
         cmocka_unit_test(test_cli__nothing_found),
+        cmocka_unit_test(test_cli__what_is_missing_and_what_there_is),
+        cmocka_unit_test(test_cli__a_run_without_records),
+        cmocka_unit_test(test_cli__status_shows_clients),
+        cmocka_unit_test(test_cli__text_of_odd_numbers),
         cmocka_unit_test(test_cli__csv_has_the_promised_fields),
         cmocka_unit_test(test_cli__json_has_the_promised_fields),
         cmocka_unit_test(test_cli__live_and_file_answer_alike),
         cmocka_unit_test(test_cli__sql_only_reads),
         cmocka_unit_test(test_cli__many_rows),
         cmocka_unit_test(test_cli__runs_and_status),
+        cmocka_unit_test(test_cli__newest_run_may_have_been_renamed),
         cmocka_unit_test(test_cli__damaged_run),
         cmocka_unit_test(test_cli__a_full_disk_is_told),
         cmocka_unit_test(test_cli__daemon_gone_between),

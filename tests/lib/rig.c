@@ -532,6 +532,14 @@ void rig_add_record(struct rig_entries *e, uint64_t seq,
     end(e, &w, at, ENTRY_RECORD, (uint32_t)seq);
 }
 
+void rig_add_unreadable(struct rig_entries *e, uint32_t kind, uint64_t number)
+{
+    struct writer w;
+    uint8_t *at = begin(e, &w);
+    put_u64(&w, UINT64_MAX);
+    end(e, &w, at, kind, (uint32_t)number);
+}
+
 void rig_add_loss(struct rig_entries *e, uint64_t seq, uint32_t cause,
                   uint64_t count)
 {
@@ -614,7 +622,8 @@ void rig_fill_data(struct rig_entries *e, uint64_t seq, uint32_t n)
 
 /* ---- journals ---- */
 
-static void fill_ring(uint8_t *ring, uint32_t n, uint32_t torn)
+static void fill_ring(uint8_t *ring, uint32_t n, uint32_t torn,
+                      uint32_t unreadable)
 {
     struct rig_entries *e = malloc(sizeof *e);
     uint64_t pos = 0;
@@ -622,7 +631,9 @@ static void fill_ring(uint8_t *ring, uint32_t n, uint32_t torn)
     assert_non_null(e);
     for (uint32_t i = 1; i <= n; i++) {
         size_t span;
-        rig_fill_data(e, i, 1);
+        rig_fill_data(e, i, i != unreadable);
+        if (i == unreadable)
+            rig_add_unreadable(e, ENTRY_RECORD, i);
         span = e->n_bytes - BATCH_BYTES;
         if (pos / JOURNAL_SEGMENT !=
             (pos + span + ENTRY_HEADER_BYTES) / JOURNAL_SEGMENT) {
@@ -679,12 +690,14 @@ void rig_journal(struct rig *r, const char *name, uint64_t epoch, uint32_t n,
     head.start_time = h.start_time;
     memcpy(head.boot_id, h.boot_id, sizeof head.boot_id);
     head.hello_bytes = (uint32_t)hello_n;
+    head.hello_crc = crc32c(0, image + JOURNAL_HELLO_AT, hello_n);
     journal_head_put(image, &head);
     journal_state_put(image + JOURNAL_PAGE, &state);
     rig_fill_dict(dict);
     memcpy(image + JOURNAL_DICT_AT, dict->bytes + BATCH_BYTES,
            dict->n_bytes - BATCH_BYTES);
-    fill_ring(image + JOURNAL_DICT_AT + head.dict_bytes, n, torn);
+    fill_ring(image + JOURNAL_DICT_AT + head.dict_bytes, n, torn,
+              r->journals_unreadable);
     mkdir(r->dir, 0700);
     snprintf(path, sizeof path, "%s/%s" JOURNAL_SUFFIX, r->dir, name);
     f = fopen(path, "w");

@@ -22,6 +22,7 @@ struct rig {
     const char *args[RIG_ARGS]; /* more options, NULL-terminated */
     pid_t pid;           /* 0: not running */
     bool journals_alive; /* rig_journal() makes them of this process */
+    uint32_t journals_unreadable; /* this record of them does not decode */
 };
 
 /* ---- the daemon ---- */
@@ -121,6 +122,8 @@ void rig_add_shape(struct rig_entries *e, uint32_t id, int64_t rows,
 void rig_add_note(struct rig_entries *e, uint32_t id, const char *text);
 void rig_add_record(struct rig_entries *e, uint64_t seq,
                     const struct wire_record *m);
+/* Whole, but for a body that no reader takes. */
+void rig_add_unreadable(struct rig_entries *e, uint32_t kind, uint64_t number);
 void rig_add_loss(struct rig_entries *e, uint64_t seq, uint32_t cause,
                   uint64_t count);
 /* Sends them as a frame; first: of DICT the number, of DATA the seq. */

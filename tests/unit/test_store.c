@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/log.h"
+#include "daemon/store_sqlite.h"
 #include "tests/lib/rig.h"
 #include "tracerd/client.h"
 
@@ -301,6 +302,50 @@ static void test_store__a_stream_that_ended(void **state)
     assert_int_equal(ask("run", "SELECT count(*) FROM loss"), 0);
 }
 
+/* In place, as by cp: the inode is the same and what it holds is not. */
+static void test_store__a_file_that_was_written_over(void **state)
+{
+    char command[6 * RIG_PATH];
+    struct hello h = rig_hello();
+    (void)state;
+    hello(&a, 1, &h); /* job */
+    assert_string_equal(a.welcome.run, "run");
+    h.run = slice_of("other");
+    h.job = slice_of("another job");
+    hello(&b, 2, &h);
+    ops->commit(store);
+    leave(&a);
+    leave(&b);
+    ops->close(store);
+    open_store();
+    h = rig_hello();
+    h.job = slice_of("a third job");
+    hello(&a, 3, &h); /* for which run.db was read and is remembered */
+    assert_string_equal(a.welcome.run, "run-2");
+    snprintf(command, sizeof command, "cat %s/other.db > %s/run.db", rig.data,
+             rig.data);
+    assert_int_equal(system(command), 0);
+    h.job = slice_of("another job");
+    hello(&b, 4, &h);
+    assert_string_equal(b.welcome.run, "run");
+}
+
+static void test_store__files_put_aside_at_once_keep_apart(void **state)
+{
+    char path[RIG_PATH + 16], command[3 * RIG_PATH];
+    (void)state;
+    snprintf(path, sizeof path, "%s/x.db", rig.data);
+    for (int i = 0; i < 3; i++) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fclose(f);
+        file_put_aside(path);
+    }
+    snprintf(command, sizeof command,
+             "test $(ls %s | grep -c 'x.db.corrupt-') = 3", rig.data);
+    assert_int_equal(system(command), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -315,6 +360,8 @@ int main(void)
         TEST(test_store__a_file_of_somebody_else_is_left_alone),
         TEST(test_store__long_names_keep_their_limit),
         TEST(test_store__a_stream_that_ended),
+        TEST(test_store__a_file_that_was_written_over),
+        TEST(test_store__files_put_aside_at_once_keep_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
