@@ -150,6 +150,7 @@ static void remove_sockets(const struct daemon *d)
 static void on_dry_late(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
+    scribe_close(d->hub.scribe);
     remove_sockets(d);
     log_info("stopped", "pid=%ld left=\"a question or a journal under way\"",
              (long)getpid());
