@@ -315,7 +315,7 @@ static bool value_of(const struct missing *m, enum part part, char *out,
     else if (part == PART_POSITION && r->io)
         s = r->position;
     else if (part == PART_IO && r->io)
-        s = slice_of(io_name(r->io));
+        s = slice_of(io_name((int)r->io));
     snprintf(out, cap, "%.*s", shown(s), s.text);
     return !all(s);
 }
@@ -370,7 +370,7 @@ static void say_name(struct text *t, const struct name_reading *r)
     if (r->step.n)
         say(t, "-%.*s", shown(r->step), r->step.text);
     if (r->io)
-        say(t, "-%s", io_name(r->io));
+        say(t, "-%s", io_name((int)r->io));
     say(t, "' of ");
 }
 

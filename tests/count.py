@@ -1,7 +1,8 @@
-"""Adds up the cases of meson's test logs: count.py TESTLOG.json...
+"""Adds up the cases of meson's test logs: count.py TESTLOG.json... BUILD...
 
 A cmocka program counts as its cases, a pytest file as its tests, anything
-else as one. Prints "N passed, N failed[, N skipped]" and exits non-zero on
+else as one; a build without a log, which did not get as far as tests, as one
+failure. Prints "N passed, N failed[, N skipped]" and exits non-zero on
 a failure.
 """
 import json
@@ -10,6 +11,10 @@ import sys
 
 passed = failed = skipped = 0
 for path in sys.argv[1:]:
+    if not path.endswith(".json"):
+        failed += 1
+        print("does not build: %s" % path)
+        continue
     with open(path, encoding="utf-8") as log:
         tests = [json.loads(line) for line in log]
     for test in tests:

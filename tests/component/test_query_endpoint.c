@@ -412,8 +412,8 @@ static void test_query_endpoint__functions_are_sqlites(void **state)
         "trim('xxaxbxx', 'x')",
         "ltrim('xyxa', 'xy')",
         "rtrim('axyx', 'xy')",
-        "trim('\xc3\xa6"
-        "a\xc3\xa6', '\xc3\xa6')",
+        ("trim('\xc3\xa6"
+         "a\xc3\xa6', '\xc3\xa6')"),
         "trim('abc', '')",
         "trim(NULL, 'a')",
         "trim('a', NULL)",
