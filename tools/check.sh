@@ -28,7 +28,7 @@ one_build() {
         return 0
     }
     # shellcheck disable=SC2086
-    $meson test -C "$name" --no-rebuild --print-errorlogs $suites ||
+    $meson test -C "$name" --no-rebuild --print-errorlogs -t 4 $suites ||
         status=1
     logs="$logs $name/meson-logs/testlog.json"
 }
