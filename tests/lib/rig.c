@@ -138,9 +138,19 @@ int rig_try(struct rig *r)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* The thread sanitizer puts off a signal that comes in the first turn of a
+ * loop, and may never deliver it. */
+static void settle(void)
+{
+#ifdef __SANITIZE_THREAD__
+    usleep(200 * 1000);
+#endif
+}
+
 void rig_start(struct rig *r)
 {
     int rc = rig_try(r);
+    settle();
     if (rc != -1) {
         char *text = rig_log(r);
         print_error("%s", text);
