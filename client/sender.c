@@ -120,8 +120,8 @@ static int peer_is_us(int fd)
     return peer.uid == geteuid() || peer.uid == 0;
 }
 
-static int queue(struct trd__sender *s, uint16_t type, uint64_t seq,
-                 size_t head_n, const uint8_t *tail, size_t tail_n)
+static void queue(struct trd__sender *s, uint16_t type, uint64_t seq,
+                  size_t head_n, const uint8_t *tail, size_t tail_n)
 {
     uint8_t *head = s->out + FRAME_HEADER_BYTES;
     struct frame f = {.version = WIRE_VERSION,
@@ -135,7 +135,6 @@ static int queue(struct trd__sender *s, uint16_t type, uint64_t seq,
     s->tail = tail;
     s->tail_n = tail_n;
     s->done = 0;
-    return 0;
 }
 
 static void queue_hello(struct trd__sender *s)
@@ -393,7 +392,6 @@ static int push(struct trd__sender *s)
             part[n++] = (struct iovec){(void *)(uintptr_t)(s->tail + skip),
                                        s->tail_n - skip};
         if (!is_ours(s)) {
-            s->fd = -1;
             disconnect(s, TRD_EIO, 0);
             return -1;
         }
@@ -413,12 +411,12 @@ static int push(struct trd__sender *s)
     return 1;
 }
 
-static int queue_batch(struct trd__sender *s, uint16_t type, uint64_t seq,
-                       uint32_t first, const struct trd__run *run)
+static void queue_batch(struct trd__sender *s, uint16_t type, uint64_t seq,
+                        uint32_t first, const struct trd__run *run)
 {
     struct batch b = {run->records, first};
     batch_put(s->out + FRAME_HEADER_BYTES, &b);
-    return queue(s, type, seq, BATCH_BYTES, run->bytes, run->n);
+    queue(s, type, seq, BATCH_BYTES, run->bytes, run->n);
 }
 
 static int queue_words(struct trd__sender *s)

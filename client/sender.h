@@ -62,8 +62,7 @@ struct trd__sender {
     uint32_t sent_at, sent_n;
     int said_bye;
 
-    struct frame frame;        /* being sent */
-    uint8_t out[SENDER_OUT];   /* its header and head */
+    uint8_t out[SENDER_OUT];   /* header and head of the frame being sent */
     size_t out_n;
     const uint8_t *tail;       /* its rest, in the journal */
     size_t tail_n;

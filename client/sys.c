@@ -5,13 +5,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "proto/proc.h"
 
 enum { HIGH_FD = 256, STACK_BYTES = 256 * 1024 };
 
@@ -123,45 +124,28 @@ struct trd__sys trd__sys = {
     .thread = thread,
 };
 
-static size_t read_small(const char *path, char *out, size_t cap)
+/* The beginning of a file, "" where it cannot be read. */
+static void read_small(const char *path, char *out, size_t cap)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, out, cap - 1);
     if (fd >= 0)
         close(fd);
-    n = n < 0 ? 0 : n;
-    out[n] = 0;
-    return (size_t)n;
+    out[n < 0 ? 0 : n] = 0;
 }
 
 uint64_t trd__start_time(unsigned pid)
 {
-    char path[64], text[1024];
+    char path[64], text[1024], state;
+    uint64_t start_time = 0;
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    if (!read_small(path, text, sizeof text))
-        return 0;
-    /* the command in field 2 may hold spaces and brackets */
-    char *at = strrchr(text, ')');
-    for (int field = 2; at && field < 22; field++)
-        at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
+    read_small(path, text, sizeof text);
+    return proc_stat(text, &state, &start_time) ? 0 : start_time;
 }
 
 void trd__boot_id(uint8_t out[16])
 {
     char text[64];
-    size_t n = read_small("/proc/sys/kernel/random/boot_id", text,
-                          sizeof text);
-    unsigned digits = 0;
-    memset(out, 0, 16);
-    for (size_t i = 0; i < n && digits < 32; i++) {
-        char c = text[i];
-        int v = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                       : -1;
-        if (v < 0)
-            continue;
-        out[digits / 2] = (uint8_t)(out[digits / 2] << 4 | v);
-        digits++;
-    }
+    read_small("/proc/sys/kernel/random/boot_id", text, sizeof text);
+    proc_boot_id(text, out);
 }

@@ -124,7 +124,7 @@ static void on_status(void *context, struct status *out)
     status_add(out, "journals_bad", "%llu", U(j->bad));
     status_add(out, "lost", "%llu", U(atomic_load(&c->losses)));
     for (unsigned i = 0; wire_cause_name(i); i++) {
-        uint64_t lost = i < 16 ? atomic_load(&c->lost[i]) : 0;
+        uint64_t lost = atomic_load(&c->lost[i]);
         char key[48];
         snprintf(key, sizeof key, "lost.%s", wire_cause_name(i));
         if (lost)

@@ -2,14 +2,12 @@
  * forked child may hold it. */
 #include "daemon/process.h"
 
-#include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { STAT_STATE = 3, STAT_START_TIME = 22 };
+#include "proto/proc.h"
 
 static ssize_t read_file(const char *path, char *out, size_t cap)
 {
@@ -24,52 +22,20 @@ static ssize_t read_file(const char *path, char *out, size_t cap)
     return n;
 }
 
-/* Field n of a stat line; the name in field 2 may hold anything, so they
- * are counted from the last parenthesis. */
-static const char *field(const char *line, int n)
-{
-    const char *p = strrchr(line, ')');
-    if (!p)
-        return NULL;
-    for (int i = 2; p && i < n; i++) {
-        p = strchr(p, ' ');
-        if (p)
-            p++;
-    }
-    return p;
-}
-
 static bool read_stat(uint32_t pid, char *state, uint64_t *start_time)
 {
     char path[64], line[1024];
-    const char *s, *t;
     snprintf(path, sizeof path, "/proc/%lu/stat", (unsigned long)pid);
-    if (read_file(path, line, sizeof line) <= 0)
-        return false;
-    s = field(line, STAT_STATE);
-    t = field(line, STAT_START_TIME);
-    if (!s || !t)
-        return false;
-    *state = *s;
-    *start_time = strtoull(t, NULL, 10);
-    return true;
+    return read_file(path, line, sizeof line) > 0 &&
+           proc_stat(line, state, start_time) == 0;
 }
 
 static void read_boot_id(uint8_t out[16])
 {
     char text[64];
-    unsigned digits = 0;
-    memset(out, 0, 16);
     if (read_file("/proc/sys/kernel/random/boot_id", text, sizeof text) < 0)
-        return;
-    for (const char *p = text; *p && digits < 32; p++) {
-        int c = tolower((unsigned char)*p);
-        if (!isxdigit(c))
-            continue;
-        c = c <= '9' ? c - '0' : c - 'a' + 10;
-        out[digits / 2] = (uint8_t)(out[digits / 2] << 4 | c);
-        digits++;
-    }
+        text[0] = '\0';
+    proc_boot_id(text, out);
 }
 
 static bool boot_known(const uint8_t id[16])
@@ -99,13 +65,4 @@ bool process_alive(const struct process *p)
     if (p->start_time && p->start_time != start_time)
         return false;
     return state != 'Z' && state != 'X' && state != 'x';
-}
-
-void process_self(struct process *p)
-{
-    char state;
-    p->pid = (uint32_t)getpid();
-    p->start_time = 0;
-    read_stat(p->pid, &state, &p->start_time);
-    read_boot_id(p->boot_id);
 }

@@ -17,7 +17,4 @@ bool process_alive(const struct process *p);
 
 bool process_same(const struct process *a, const struct process *b);
 
-/* Ours. */
-void process_self(struct process *p);
-
 #endif

@@ -12,6 +12,7 @@
 
 #include "proto/frame.h"
 #include "proto/query.h"
+#include "tracerd/client.h"
 
 /* How far a stream is, for the loop to read at any time. */
 struct marks {
@@ -54,7 +55,7 @@ enum store_end {
 /* Since the start; any thread may read. */
 struct store_counters {
     _Atomic uint64_t records, losses, commits, syncs, failures, bytes;
-    _Atomic uint64_t lost[16]; /* by enum trd_cause */
+    _Atomic uint64_t lost[TRD_CAUSE_COUNT]; /* by enum trd_cause */
     _Atomic uint32_t runs_open, streams_open;
     _Atomic uint64_t dict_entries; /* in memory */
 };

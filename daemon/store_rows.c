@@ -51,7 +51,7 @@ int loss_add(struct run *r, struct stream *t, uint64_t first, uint64_t last,
         return rc;
     t->seq = last;
     t->moved = true;
-    if (l->cause < 16)
+    if (l->cause < TRD_CAUSE_COUNT)
         r->fresh_losses[l->cause] += l->count;
     return SQLITE_OK;
 }

@@ -402,7 +402,7 @@ static void committed(struct run *r, size_t rows)
     }
     atomic_fetch_add(&c->records, rows);
     atomic_fetch_add(&c->commits, 1);
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < TRD_CAUSE_COUNT; i++) {
         if (!r->fresh_losses[i])
             continue;
         atomic_fetch_add(&c->lost[i], r->fresh_losses[i]);

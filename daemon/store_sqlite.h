@@ -88,7 +88,7 @@ struct run {
     uint64_t idle_ns;      /* since when nobody is connected */
     struct pending *rows;
     size_t rows_n, rows_cap;
-    uint64_t fresh_losses[16]; /* counted at commit */
+    uint64_t fresh_losses[TRD_CAUSE_COUNT]; /* counted at commit */
 };
 
 /* A run's file that is not open, remembered so that a name used for the

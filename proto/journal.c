@@ -9,8 +9,7 @@ enum {
     HEAD_CRC_AT = 12,      /* over the rest of the head, this field zero */
     HEAD_BYTES = 128,
     STATE_CRC_AT = 8,
-    STATE_BYTES = 256,
-    LOST_CAUSES = 16
+    STATE_BYTES = 256
 };
 #define SEGMENT_MAGIC UINT32_C(0x47455354) /* "TSEG" */
 
@@ -125,7 +124,7 @@ void journal_state_put(uint8_t page[JOURNAL_PAGE],
     put_u64(&w, s->sent_seq);
     put_u64(&w, s->durable_seq);
     put_u64(&w, s->durable_pos);
-    for (int i = 0; i < LOST_CAUSES; i++)
+    for (int i = 0; i < JOURNAL_CAUSES; i++)
         put_u64(&w, s->lost[i]);
     put_crc(page, STATE_BYTES, STATE_CRC_AT);
 }
@@ -142,7 +141,7 @@ static int state_page(const uint8_t *page, struct journal_state *s)
     s->sent_seq = get_u64(&r);
     s->durable_seq = get_u64(&r);
     s->durable_pos = get_u64(&r);
-    for (int i = 0; i < LOST_CAUSES; i++)
+    for (int i = 0; i < JOURNAL_CAUSES; i++)
         s->lost[i] = get_u64(&r);
     /* a page of zeros has no generation */
     return s->generation && s->durable_pos % 8 == 0 ? 0 : TRD_ECORRUPT;

@@ -25,7 +25,8 @@ enum {
     JOURNAL_DICT_AT = 64 * 1024,
     JOURNAL_SEGMENT = 1024 * 1024,
     JOURNAL_SEGMENT_HEADER = 32,
-    JOURNAL_HELLO_MAX = JOURNAL_DICT_AT - JOURNAL_HELLO_AT
+    JOURNAL_HELLO_MAX = JOURNAL_DICT_AT - JOURNAL_HELLO_AT,
+    JOURNAL_CAUSES = 16 /* room for enum trd_cause to grow */
 };
 #define JOURNAL_MIN_BYTES (UINT64_C(1) << 20)
 #define JOURNAL_MAX_BYTES (UINT64_C(1) << 31)
@@ -48,7 +49,7 @@ struct journal_state {
     uint64_t durable_seq; /* the walk starts with the record after it */
     uint64_t durable_pos; /* at this position */
     uint32_t clean;       /* 1: closed; nothing will be appended */
-    uint64_t lost[16];    /* by enum trd_cause, for status */
+    uint64_t lost[JOURNAL_CAUSES]; /* by enum trd_cause, for status */
 };
 
 /* The sizes of a journal whose ring has ring_bytes (a power of two within

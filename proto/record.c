@@ -122,12 +122,6 @@ static union trd_value get_value(struct reader *r, uint32_t dtype)
     return v;
 }
 
-size_t record_bound(size_t sample_bytes)
-{
-    /* 2 codes, 11 varints of at most 10 bytes, 6 counts, 7 figures, hash */
-    return 2 + 11 * 10 + 6 * 10 + 8 * 8 + sample_bytes;
-}
-
 int record_head_put(struct writer *w, const struct wire_record *r)
 {
     const struct trd_stats *s = &r->stats;

@@ -53,8 +53,6 @@ struct wire_record {
     struct trd_stats stats;
     const uint8_t *samples; /* stats.sample_n elements */
 };
-/* The longest body a record of these samples can have. */
-size_t record_bound(size_t sample_bytes);
 /* Writes the body; head leaves out the samples, which come last, so that
  * they can be copied straight from where they lie. */
 int record_head_put(struct writer *w, const struct wire_record *r);
