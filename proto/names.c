@@ -37,6 +37,32 @@ const char *trd_pass_name(int pass)
     }
 }
 
+const char *trd_sampling_name(int sampling)
+{
+    switch (sampling) {
+#define SAMPLING_CASE(name, code, text)                                       \
+    case code:                                                                \
+        return text;
+        TRD_SAMPLINGS(SAMPLING_CASE)
+#undef SAMPLING_CASE
+    default:
+        return NULL;
+    }
+}
+
+const char *trd_histogram_name(int kind)
+{
+    switch (kind) {
+#define HISTOGRAM_CASE(name, code, text)                                      \
+    case code:                                                                \
+        return text;
+        TRD_HISTOGRAMS(HISTOGRAM_CASE)
+#undef HISTOGRAM_CASE
+    default:
+        return NULL;
+    }
+}
+
 const char *trd_label_name(unsigned bit)
 {
     switch (bit) {

@@ -167,7 +167,8 @@ INSERT INTO label VALUES(0,'recompute'),(1,'eval'),(2,'local'),(3,'final'),
     (4,'scaled'),(5,'skipped'),(6,'exact'),(7,'total'),(8,'sparse'),
     (9,'complex'),(10,'quantized'),(11,'shard'),(12,'materialized'),
     (13,'unsupported'),(14,'nodata'),(15,'text'),(16,'copied'),
-    (17,'repeated'),(18,'raised'),(19,'packed');
+    (17,'repeated'),(18,'raised'),(19,'packed'),(20,'same'),(21,'operators'),
+    (22,'graph');
 INSERT INTO dtype VALUES
     (1,'float64',8,1,52,11,1023,1,1),(2,'float32',4,1,23,8,127,1,1),
     (3,'float16',2,1,10,5,15,1,1),(4,'bfloat16',2,1,7,8,127,1,1),

@@ -27,7 +27,7 @@
  * Tiles
  *   Tile t holds elements 1024 t ... 1024 t + m - 1, m <= 1024. Element i of a
  *   tile is in lane i mod 64, row i div 64. The pilot P is the first finite
- *   element of the tensor.
+ *   element of tile 0, or 0 where that has none.
  *
  *   Shift: K is the median of the tile's elements 0, 331 m div 1024 and
  *   677 m div 1024. (So that one outlier channel does not make K: two of the
@@ -35,11 +35,13 @@
  *   but for 2, in few tiles, which the second rule below takes care of.)
  *
  *   Narrow tile: d = x - K; s += d; q = fma(d, d, q) per lane in row order, in
- *   fp32; then adjacent pairs over the 64 lanes (0+1, 2+3, ..., then those
- *   sums again) give S and Q. Absent elements have d = 0.
+ *   fp32, with one s for rows 0 to 7 and another one for rows 8 to 15. The
+ *   rest is fp64: s = s' + s'' of each lane, and halves over the 64 lanes
+ *   (l + (l + 32), of the 32 sums l + (l + 16), ..., 0 + 1) give S and Q.
+ *   Absent elements have d = 0.
  *
- *   Wide tile: the same in fp64, over the F finite elements; others have
- *   d = 0. Where one of the three is not finite, K is the tile's first finite
+ *   Wide tile: the same in fp64, with one s for all rows, over the F finite
+ *   elements; others have d = 0. Where one of the three is not finite, K is the tile's first finite
  *   element; where none is, the tile is absent. Let M be the largest of |P|
  *   and the magnitudes of the tile. If M >= 2^470, x, K and P are multiplied
  *   by 2^-600 first, if M < 2^-400 by 2^600: the unit of the tile is then
@@ -53,7 +55,7 @@
  *   - Q is not in [2^-100, 2^120]: NaN, infinities, overflow and underflow all
  *     show there (a tile of equal elements has S = Q = 0 in either form, so a
  *     kernel may keep that one as it is), or
- *   - 16 S^2 > 15 m Q, exactly: K is nearly four or more of the tile's
+ *   - 16 S^2 > 15 m Q in fp64: K is nearly four or more of the tile's
  *     standard deviations off its mean, and a difference of large fp32 sums
  *     would not do.
  *
@@ -73,9 +75,10 @@
  *   Double-double because P is whatever comes first: with P off by z standard
  *   deviations B exceeds M2 by z^2, and z may be as large as sqrt(n).
  *
- *   Error. Wide: std and l2 within 1e-13, mean within 1e-13 std. Narrow: std
- *   and l2 within 4e-8, mean within 5e-9 std (of fewer than 500,000 elements
- *   within 1.5e-8: the errors of few tiles do not cancel as well), where the
+ *   Error. Wide: std and l2 within 1e-13, mean within 1e-13 std. (But where
+ *   tile 0 has no finite element, and P is 0, std loses 2^-104 (mean / std)^2
+ *   besides.) Narrow: std
+ *   and l2 within 4e-8, mean within 5e-9 std, where the
  *   rounding errors of the elements are independent, outlier channels of any
  *   period included. Where
  *   they are alike (few values, a pattern that every tile repeats, a channel
@@ -99,11 +102,11 @@
  *   - It knows n, but neither shape nor dtype. It is no defence against
  *     somebody who looks for collisions.
  *
- * Samples: trd__sample_index().
+ * Samples: trd_sample_index(). Histogram: struct trd_histogram.
  *
  * Threads: everything here may be called from any thread; nothing is kept
- * between calls. Every function but trd__stats_with() and
- * trd__sample_index() expects the floating-point modes above. */
+ * between calls. Every function but trd__stats_with() and trd__kernels()
+ * expects the floating-point modes above. */
 #ifndef CLIENT_STATS_KERNEL_H
 #define CLIENT_STATS_KERNEL_H
 
@@ -126,6 +129,7 @@
 enum {
     TRD__TILE = 1024,     /* elements of a full tile */
     TRD__LANES = 64,      /* lanes of a tile */
+    TRD__HALF = 512,      /* where the second s of a lane begins */
     TRD__WIDE_N = 65536,  /* up to here every dtype uses wide tiles */
     TRD__RUN = 64,        /* most tiles of one call of a kernel */
     TRD__MAX_ELEMENT = 16 /* bytes of the largest element */
@@ -166,20 +170,24 @@ struct trd__kernel {
 
 extern const struct trd__kernel trd__kernel_c;
 
+/* The kernels that this machine runs, the fastest one first and
+ * trd__kernel_c last, then NULL. */
+const struct trd__kernel *const *trd__kernels(void);
+
+/* The one to use: the first of trd__kernels(), or as TRACERD_KERNEL says. */
+const struct trd__kernel *trd__kernel_best(void);
+
 /* Rounds to nearest and keeps subnormals, until the caller's own modes are put
  * back. For whoever computes with figures in the caller's thread. */
 void trd__modes_enter(fenv_t *caller);
 void trd__modes_leave(const fenv_t *caller);
 
-/* trd_stats_cpu() with a kernel of the caller's choice. */
-int trd__stats_with(const struct trd__kernel *kernel,
-                    const struct trd_tensor *tensor, uint32_t k,
-                    struct trd_stats *out, void *samples);
-
-/* Element of sample i of min(k, n), i < min(k, n), as
- * numpy.linspace(0, n - 1, min(k, n), dtype=int) has it: one step in fp64,
- * i * step truncated, the last one n - 1, the only one 0. */
-uint64_t trd__sample_index(uint64_t n, uint32_t k, uint32_t i);
+/* trd_stats_cpu_as() with a kernel and a number of threads of the caller's
+ * choice; threads also for tensors that are too small to be worth it. */
+int trd__stats_with(const struct trd__kernel *kernel, unsigned threads,
+                    const struct trd_tensor *tensor,
+                    const struct trd_want *want, struct trd_stats *out,
+                    void *samples, struct trd_histogram *histogram);
 
 /* ---- pieces of the reference that other kernels may use ---- */
 
@@ -194,6 +202,10 @@ void trd__hash_tile(const void *tile, size_t bytes, uint64_t index,
 void trd__wide_sum(const struct trd__job *job, const double *x, uint32_t m,
                    struct trd__sum *sum);
 
+/* Adds what the other one counted. */
+void trd__tally_merge(struct trd__tally *tally, int dtype,
+                      const struct trd__tally *other);
+
 /* The sums of a run of adjacent sums, level by level: what a carry is to a
  * binary counter. */
 struct trd__tree {
@@ -207,6 +219,26 @@ struct trd__sum trd__tree_total(const struct trd__tree *tree);
 void trd__finish(const struct trd__job *job, uint64_t n,
                  const struct trd__tally *tally, const struct trd__sum *sum,
                  struct trd_stats *out);
+
+/* ---- histogram.c ---- */
+
+/* Whether elements of row r of tile t are counted: r, or all 16 rows. */
+unsigned trd__bin_row(uint64_t tile);
+
+/* Adds m elements at any alignment to bins[trd_dtype_bins(dtype)]. */
+void trd__bins_add(int dtype, const void *elements, uint32_t m,
+                   uint64_t *bins);
+
+/* The histogram of bins. */
+void trd__bins_finish(int dtype, enum trd_histogram_kind kind,
+                      const uint64_t *bins, struct trd_histogram *out);
+
+/* ---- pool.c ---- */
+
+/* Calls work(arg) on this thread and, as far as they come, on up to
+ * threads - 1 others; returns when all calls have. Others run it with the
+ * floating-point modes above. */
+void trd__pool_run(unsigned threads, void (*work)(void *arg), void *arg);
 
 /* ---- dtype.c ---- */
 

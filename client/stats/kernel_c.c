@@ -200,25 +200,35 @@ static uint32_t probe(uint32_t m, int which)
 #define LANES static inline void
 #endif
 
-/* S and Q: of the differences x - k in fp32, of given ones in fp64. */
-LANES lanes32_loop(const float *x, uint32_t m, float k, float *sum,
-                   float *square)
+/* The sum of the lanes: l + 32, then l + 16, ... */
+static inline double halves(double lane[TRD__LANES])
 {
-    float s[TRD__LANES] = {0};
+    for (int w = TRD__LANES / 2; w; w /= 2)
+        for (int l = 0; l < w; l++)
+            lane[l] += lane[l + w];
+    return lane[0];
+}
+
+/* S and Q: of the differences x - k in fp32, of given ones in fp64. */
+LANES lanes32_loop(const float *x, uint32_t m, float k, double *sum,
+                   double *square)
+{
+    float s[2 * TRD__LANES] = {0};
     float q[TRD__LANES] = {0};
+    double ds[TRD__LANES], dq[TRD__LANES];
 
     for (uint32_t i = 0; i < m; i++) {
+        uint32_t l = i % TRD__LANES;
         float d = x[i] - k;
-        s[i % TRD__LANES] += d;
-        q[i % TRD__LANES] = fmaf(d, d, q[i % TRD__LANES]);
+        s[l + i / TRD__HALF * TRD__LANES] += d;
+        q[l] = fmaf(d, d, q[l]);
     }
-    for (int w = 1; w < TRD__LANES; w *= 2)
-        for (int l = 0; l < TRD__LANES; l += 2 * w) {
-            s[l] += s[l + w];
-            q[l] += q[l + w];
-        }
-    *sum = s[0];
-    *square = q[0];
+    for (uint32_t l = 0; l < TRD__LANES; l++) {
+        ds[l] = (double)s[l] + (double)s[l + TRD__LANES];
+        dq[l] = (double)q[l];
+    }
+    *sum = halves(ds);
+    *square = halves(dq);
 }
 
 LANES lanes64_loop(const double *d, uint32_t m, double *sum, double *square)
@@ -230,18 +240,13 @@ LANES lanes64_loop(const double *d, uint32_t m, double *sum, double *square)
         s[i % TRD__LANES] += d[i];
         q[i % TRD__LANES] = fma(d[i], d[i], q[i % TRD__LANES]);
     }
-    for (int w = 1; w < TRD__LANES; w *= 2)
-        for (int l = 0; l < TRD__LANES; l += 2 * w) {
-            s[l] += s[l + w];
-            q[l] += q[l + w];
-        }
-    *sum = s[0];
-    *square = q[0];
+    *sum = halves(s);
+    *square = halves(q);
 }
 
 #if FMA_TWICE
 __attribute__((target("fma"))) static void
-lanes32_fma(const float *x, uint32_t m, float k, float *sum, float *square)
+lanes32_fma(const float *x, uint32_t m, float k, double *sum, double *square)
 {
     lanes32_loop(x, m, k, sum, square);
 }
@@ -253,8 +258,8 @@ lanes64_fma(const double *d, uint32_t m, double *sum, double *square)
 }
 #endif
 
-static void lanes32(const float *x, uint32_t m, float k, float *sum,
-                    float *square)
+static void lanes32(const float *x, uint32_t m, float k, double *sum,
+                    double *square)
 {
 #if FMA_TWICE
     if (__builtin_cpu_supports("fma")) {
@@ -311,13 +316,6 @@ void trd__wide_sum(const struct trd__job *job, const double *x, uint32_t m,
     *sum = sum_of_tile(s, q, finite, dd_two(k, -(job->pilot.f * scale)), unit);
 }
 
-/* fp32 was enough: in range, and K less than four standard deviations off the
- * mean. Every product is exact. */
-static bool narrow_holds(float s, float q, uint32_t m)
-{
-    return q >= 0x1p-100f && q <= 0x1p120f &&
-           16 * ((double)s * (double)s) <= 15 * ((double)m * (double)q);
-}
 
 /* A narrow tile; a wide one where fp32 was not enough. */
 static void narrow_sum(const struct trd__job *job, const float *x, uint32_t m,
@@ -325,14 +323,13 @@ static void narrow_sum(const struct trd__job *job, const float *x, uint32_t m,
 {
     float k = median_f32(x[0], x[probe(m, 1)], x[probe(m, 2)]);
     double wide[TRD__TILE];
-    float s, q;
+    double s, q;
 
     lanes32(x, m, k, &s, &q);
     /* Equal elements: common, and the redo would find the same zeros. */
     if (narrow_holds(s, q, m) ||
         (q == 0 && !memcmp(x, x + 1, (m - 1) * sizeof *x))) {
-        *sum = sum_of_tile((double)s, (double)q, m,
-                           dd_two((double)k, -job->pilot.f), 0);
+        *sum = sum_of_tile(s, q, m, dd_two((double)k, -job->pilot.f), 0);
         return;
     }
     for (uint32_t i = 0; i < m; i++)

@@ -5,6 +5,7 @@
 #define CLIENT_STATS_REDUCE_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -119,6 +120,14 @@ REDUCE struct trd__sum sum_of_tile(double s, double q, uint32_t finite,
     r.b = dd_add_d(dd_mul(d, dd_add_d(r.a, s)), q);
     r.unit = unit;
     return r;
+}
+
+/* A narrow tile of m elements may stay one: Q is in range, and K less than
+ * four standard deviations off the mean. */
+REDUCE bool narrow_holds(double s, double q, uint32_t m)
+{
+    return q >= 0x1p-100 && q <= 0x1p120 &&
+           16 * (s * s) <= 15 * ((double)m * q);
 }
 
 /* The sum in the next larger unit. */

@@ -1,17 +1,23 @@
-/* The statistics of a tensor in memory: checks, modes, tiles, figures. On the
- * caller's thread; allocates nothing.
+/* The statistics of a tensor in memory: checks, modes, blocks of tiles, and
+ * what comes beside the figures. On the caller's thread and on those of the
+ * pool; allocates nothing.
  *
  * A contiguous tensor is handed to the kernel where it lies, runs of tiles at
- * a time; any other is gathered into a buffer of one tile.
+ * a time; any other is gathered into a buffer of one tile. Threads take blocks
+ * of tiles: aligned runs of a power of two, so that each is a subtree.
  *
- * Invariants: *out and samples are untouched on failure. Between
+ * Invariants: *out, samples and *histogram are untouched on failure. Between
  * trd__modes_enter() and trd__modes_leave() the floating-point modes are those
  * of kernel.h; the arithmetic is all in compute(), which the compiler may not
  * move out from between. */
 #include "client/stats/kernel.h"
 #include "client/stats/walk.h"
+#include "proto/sampling.h"
+#include "tracerd/stats.h"
 
 #include <fenv.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #if defined(__GNUC__)
@@ -19,6 +25,11 @@
 #else
 #define NOINLINE
 #endif
+
+enum {
+    BLOCKS = 256,                 /* at most, of one tensor */
+    WORTH_THREADS_BYTES = 4 << 20 /* above this others may help */
+};
 
 void trd__modes_enter(fenv_t *caller)
 {
@@ -35,157 +46,47 @@ void trd__modes_leave(const fenv_t *caller)
     fesetenv(caller);
 }
 
-uint64_t trd__sample_index(uint64_t n, uint32_t k, uint32_t i)
-{
-    uint64_t count = n < k ? n : k;
-
-    if (i == 0 || count < 2)
-        return 0;
-    if (i + UINT64_C(1) == count)
-        return n - 1;
-    return (uint64_t)((double)i * ((double)(n - 1) / (double)(count - 1)));
-}
-
-/* ---- the tree over tiles ---- */
-
-void trd__tree_add(struct trd__tree *tree, const struct trd__sum *sum)
-{
-    struct trd__sum s = *sum;
-    int i = 0;
-
-    for (; tree->n >> i & 1; i++)
-        s = sum_merge(tree->level[i], s);
-    tree->level[i] = s;
-    tree->n++;
-}
-
-/* Absent tiles are 0, the identity: every level that holds is the left
- * sibling of all that came after it. */
-struct trd__sum trd__tree_total(const struct trd__tree *tree)
-{
-    struct trd__sum s = sum_zero();
-
-    for (int i = 0; tree->n >> i; i++)
-        if (tree->n >> i & 1)
-            s = sum_merge(tree->level[i], s);
-    return s;
-}
-
-/* ---- figures from sums ---- */
-
-/* P in the unit of the sums. */
-static struct dd pilot_value(const struct trd__job *job, int32_t unit)
-{
-    struct dd p = {0, 0};
-
-    if (job->dtype == TRD_U64)
-        return dd_of_u64(job->pilot.u);
-    if (job->dtype == TRD_I64 && job->pilot.i < 0)
-        return dd_neg(dd_of_u64(0 - (uint64_t)job->pilot.i));
-    if (job->dtype == TRD_I64)
-        return dd_of_u64((uint64_t)job->pilot.i);
-    p.hi = job->pilot.f * sum_scale(unit);
-    return p;
-}
-
-static void finish_sums(const struct trd__job *job, uint64_t finite,
-                        const struct trd__sum *sum, struct trd_stats *out)
-{
-    struct dd count = dd_of_u64(finite);
-    struct dd offset = dd_div(sum->a, count);
-    struct dd mean = dd_add(pilot_value(job, sum->unit), offset);
-    struct dd m2 = dd_add(sum->b, dd_neg(dd_mul(sum->a, offset)));
-    int back = 600 * sum->unit;
-    struct dd squares;
-
-    if (m2.hi < 0)
-        m2.hi = m2.lo = 0;
-    squares = dd_add(m2, dd_mul(count, dd_mul(mean, mean)));
-    out->mean = ldexp(mean.hi, back) + 0.0; /* -0 becomes +0 */
-    out->std = ldexp(sqrt(dd_div(m2, count).hi), back);
-    out->l2 = ldexp(sqrt(squares.hi), back);
-    /* It is at most half the range of the elements; rounding may not know. */
-    if (out->std > DBL_MAX)
-        out->std = DBL_MAX;
-}
-
-/* Extremes of the integers that the tally kept as doubles. */
-static void finish_ints(int dtype, const struct trd__tally *t,
-                        struct trd_stats *out)
-{
-    bool is_signed = trd_dtype_kind(dtype) == TRD_KIND_SIGNED;
-
-    out->absmax.u = (uint64_t)t->absmax.f;
-    out->absmin.u = t->absmax.f > 0 ? (uint64_t)t->absmin.f : 0;
-    if (is_signed) {
-        out->max.i = (int64_t)t->max.f;
-        out->min.i = (int64_t)t->min.f;
-    } else {
-        out->max.u = (uint64_t)t->max.f;
-        out->min.u = (uint64_t)t->min.f;
-    }
-}
-
-void trd__finish(const struct trd__job *job, uint64_t n,
-                 const struct trd__tally *tally, const struct trd__sum *sum,
-                 struct trd_stats *out)
-{
-    int kind = trd_dtype_kind(job->dtype);
-
-    memset(out, 0, sizeof *out);
-    out->n = n;
-    if (!n) {
-        out->has = kind == TRD_KIND_PACKED ? 0 : TRD_HAS_COUNTS;
-        return;
-    }
-    out->hash = hash_of_tensor(tally->hash, n);
-    out->has = TRD_HAS_HASH;
-    if (kind == TRD_KIND_PACKED)
-        return;
-    out->nan = tally->nan;
-    out->pinf = tally->pinf;
-    out->ninf = tally->ninf;
-    out->zero = tally->zero;
-    out->subnormal = tally->subnormal;
-    out->has |= TRD_HAS_COUNTS;
-    if (!tally->finite)
-        return;
-    out->has = TRD_HAS_ALL;
-    if (job->dtype == TRD_I64 || job->dtype == TRD_U64) {
-        out->max = tally->max;
-        out->min = tally->min;
-        out->absmax = tally->absmax;
-        out->absmin.u = tally->absmax.u ? tally->absmin.u : 0;
-    } else if (kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED) {
-        finish_ints(job->dtype, tally, out);
-    } else {
-        out->max.f = tally->max.f + 0.0;
-        out->min.f = tally->min.f + 0.0;
-        out->absmax.f = tally->absmax.f;
-        out->absmin.f = tally->absmax.f > 0 ? tally->absmin.f : 0;
-    }
-    finish_sums(job, tally->finite, sum, out);
-}
-
 /* ---- one tensor ---- */
 
-/* The first finite element. Looks at one, then at a few at a time. */
-static void find_pilot(struct trd__job *job, struct trd__walk *walk)
+/* What the threads of one call share. */
+struct call {
+    struct trd__job job;
+    trd__tiles *tiles;
+    const struct trd__walk *walk;
+    uint64_t block; /* tiles of a block, a power of two */
+    uint32_t blocks;
+    _Atomic uint32_t next;
+    struct trd__sum sum[BLOCKS]; /* of each block */
+    enum trd_histogram_kind histogram;
+    pthread_mutex_t lock; /* guards what follows */
+    struct trd__tally tally;
+    uint64_t *bins; /* NULL: no histogram */
+};
+
+/* What one thread counts. */
+struct share {
+    struct trd__walk walk;
+    struct trd__tally tally;
+    uint64_t *bins;
+};
+
+/* The first finite element of tile 0; 0 where there is none. */
+static void find_pilot(struct trd__job *job, const struct trd__walk *of)
 {
+    struct trd__walk walk = *of;
     unsigned char few[64 * TRD__MAX_ELEMENT];
     double x[64];
-    uint64_t at = 0;
+    uint64_t n = walk.n < TRD__TILE ? walk.n : TRD__TILE;
 
-    trd__walk_seek(walk, 0);
+    trd__walk_seek(&walk, 0);
     if (job->dtype == TRD_I64 || job->dtype == TRD_U64) {
-        trd__walk_read(walk, &job->pilot, 1);
+        trd__walk_read(&walk, &job->pilot, 1);
         return;
     }
-    while (at < walk->n) {
-        uint64_t left = walk->n - at;
-        uint32_t m = at == 0 ? 1 : left < 64 ? (uint32_t)left : 64;
+    for (uint64_t at = 0; at < n;) {
+        uint32_t m = at == 0 ? 1 : n - at < 64 ? (uint32_t)(n - at) : 64;
 
-        trd__walk_read(walk, few, m);
+        trd__walk_read(&walk, few, m);
         trd__decode64(job->dtype, few, m, x);
         for (uint32_t i = 0; i < m; i++)
             if (isfinite(x[i])) {
@@ -196,116 +97,292 @@ static void find_pilot(struct trd__job *job, struct trd__walk *walk)
     }
 }
 
-static NOINLINE void run_contiguous(const struct trd__job *job,
-                                    trd__tiles *tiles,
-                                    const struct trd__walk *walk,
-                                    struct trd__tally *tally,
-                                    struct trd__tree *tree)
+/* Counts the exponents of a tile of m elements. */
+static void count_tile(const struct call *c, const unsigned char *elements,
+                       uint64_t tile, uint32_t m, uint64_t *bins)
+{
+    uint32_t first = 0;
+
+    if (c->histogram == TRD_HISTOGRAM_ROWS && c->walk->n > TRD__WIDE_N) {
+        first = trd__bin_row(tile) * TRD__LANES;
+        if (first >= m)
+            return;
+        m = m - first < TRD__LANES ? m - first : TRD__LANES;
+    }
+    trd__bins_add(c->job.dtype, elements + first * c->walk->size, m, bins);
+}
+
+/* `count` elements from element `at` of tile `tile` on, in memory. */
+static void run_tiles(const struct call *c, struct share *s,
+                      const unsigned char *elements, uint64_t tile, uint32_t m,
+                      struct trd__tree *tree)
 {
     struct trd__sum sums[TRD__RUN];
 
-    for (uint64_t at = 0; at < walk->n;) {
-        uint64_t left = walk->n - at;
+    c->tiles(&c->job, elements, tile, m, &s->tally, sums);
+    for (uint32_t i = 0; i * TRD__TILE < m; i++) {
+        uint32_t left = m - i * TRD__TILE;
+        trd__tree_add(tree, &sums[i]);
+        if (s->bins)
+            count_tile(c, elements + (size_t)i * TRD__TILE * c->walk->size,
+                       tile + i, left < TRD__TILE ? left : TRD__TILE,
+                       s->bins);
+    }
+}
+
+static NOINLINE void run_gathered(const struct call *c, struct share *s,
+                                  uint64_t at, uint64_t end,
+                                  struct trd__tree *tree)
+{
+    _Alignas(64) unsigned char tile[TRD__TILE * TRD__MAX_ELEMENT];
+
+    trd__walk_seek(&s->walk, at);
+    while (at < end) {
+        uint64_t left = end - at;
+        uint32_t m = left < TRD__TILE ? (uint32_t)left : TRD__TILE;
+
+        trd__walk_read(&s->walk, tile, m);
+        run_tiles(c, s, tile, at / TRD__TILE, m, tree);
+        at += m;
+    }
+}
+
+static NOINLINE void run_contiguous(const struct call *c, struct share *s,
+                                    uint64_t at, uint64_t end,
+                                    struct trd__tree *tree)
+{
+    while (at < end) {
+        uint64_t left = end - at;
         uint32_t m = TRD__RUN * TRD__TILE;
 
         if (left < m)
             m = (uint32_t)left;
-        tiles(job, walk->data + at * walk->size, at / TRD__TILE, m, tally,
-              sums);
-        for (uint32_t i = 0; i * TRD__TILE < m; i++)
-            trd__tree_add(tree, &sums[i]);
+        run_tiles(c, s, c->walk->data + at * c->walk->size, at / TRD__TILE, m,
+                  tree);
         at += m;
     }
 }
 
-static NOINLINE void run_gathered(const struct trd__job *job, trd__tiles *tiles,
-                                  struct trd__walk *walk,
-                                  struct trd__tally *tally,
-                                  struct trd__tree *tree)
+/* Takes blocks until there is none. */
+static void take_blocks(struct call *c, struct share *s)
 {
-    _Alignas(64) unsigned char tile[TRD__TILE * TRD__MAX_ELEMENT];
-    struct trd__sum sum;
+    bool contiguous = trd__walk_is_contiguous(c->walk);
 
-    trd__walk_seek(walk, 0);
-    for (uint64_t at = 0; at < walk->n;) {
-        uint64_t left = walk->n - at;
-        uint32_t m = left < TRD__TILE ? (uint32_t)left : TRD__TILE;
+    s->walk = *c->walk;
+    trd__tally_init(&s->tally, c->job.dtype);
+    for (;;) {
+        uint32_t i = atomic_fetch_add(&c->next, 1);
+        uint64_t n = c->block * TRD__TILE;
+        struct trd__tree tree;
+        uint64_t at, left;
 
-        trd__walk_read(walk, tile, m);
-        tiles(job, tile, at / TRD__TILE, m, tally, &sum);
-        trd__tree_add(tree, &sum);
-        at += m;
+        if (i >= c->blocks)
+            return;
+        tree.n = 0;
+        at = i * n;
+        left = c->walk->n - at;
+        if (contiguous)
+            run_contiguous(c, s, at, at + (left < n ? left : n), &tree);
+        else
+            run_gathered(c, s, at, at + (left < n ? left : n), &tree);
+        c->sum[i] = trd__tree_total(&tree);
     }
 }
 
-static NOINLINE void compute(int dtype, trd__tiles *tiles,
-                             struct trd__walk *walk, uint32_t k,
-                             struct trd_stats *out, unsigned char *samples)
+static void hand_in(struct call *c, const struct share *s)
 {
-    struct trd__job job = {dtype, false, {0}};
-    struct trd__tally tally;
-    struct trd__tree tree;
+    pthread_mutex_lock(&c->lock);
+    trd__tally_merge(&c->tally, c->job.dtype, &s->tally);
+    for (unsigned b = 0; s->bins && b < trd_dtype_bins(c->job.dtype); b++)
+        c->bins[b] += s->bins[b];
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Apart, so that the array is on the stack only where it is needed. */
+static NOINLINE void work_counting(struct call *c)
+{
+    uint64_t bins[TRD_MAX_BINS];
+    struct share share = {.bins = bins};
+
+    memset(bins, 0, trd_dtype_bins(c->job.dtype) * sizeof *bins);
+    take_blocks(c, &share);
+    hand_in(c, &share);
+}
+
+static void work(void *arg)
+{
+    struct call *c = arg;
+
+    if (c->bins) {
+        work_counting(c);
+    } else {
+        struct share share = {.bins = NULL};
+        take_blocks(c, &share);
+        hand_in(c, &share);
+    }
+}
+
+/* One block for one thread; for several, enough that none waits long. */
+static void cut_into_blocks(struct call *c, unsigned threads)
+{
+    uint64_t tiles = c->walk->n / TRD__TILE + (c->walk->n % TRD__TILE != 0);
+    uint64_t most = threads > 1 ? BLOCKS : 1;
+
+    c->block = threads > 1 ? TRD__RUN : 1;
+    while ((tiles + c->block - 1) / c->block > most)
+        c->block *= 2;
+    c->blocks = (uint32_t)((tiles + c->block - 1) / c->block);
+}
+
+static NOINLINE void compute(struct call *c, unsigned threads,
+                             struct trd_stats *out)
+{
+    struct trd__tree tree = {.n = 0};
     struct trd__sum sum;
 
-    job.narrow = trd__is_narrow(dtype) && walk->n > TRD__WIDE_N;
-    trd__tally_init(&tally, dtype);
-    tree.n = 0;
-    if (walk->n && trd_dtype_kind(dtype) != TRD_KIND_PACKED)
-        find_pilot(&job, walk);
-    if (trd__walk_is_contiguous(walk))
-        run_contiguous(&job, tiles, walk, &tally, &tree);
-    else
-        run_gathered(&job, tiles, walk, &tally, &tree);
+    c->job.narrow = trd__is_narrow(c->job.dtype) && c->walk->n > TRD__WIDE_N;
+    if (c->walk->n && trd_dtype_kind(c->job.dtype) != TRD_KIND_PACKED)
+        find_pilot(&c->job, c->walk);
+    trd__tally_init(&c->tally, c->job.dtype);
+    cut_into_blocks(c, threads);
+    trd__pool_run(c->blocks < threads ? c->blocks : threads, work, c);
+    for (uint32_t i = 0; i < c->blocks; i++)
+        trd__tree_add(&tree, &c->sum[i]);
     sum = trd__tree_total(&tree);
-    trd__finish(&job, walk->n, &tally, &sum, out);
+    trd__finish(&c->job, c->walk->n, &c->tally, &sum, out);
+}
 
-    for (uint32_t i = 0; i < k; i++) {
-        trd__walk_seek(walk, trd__sample_index(walk->n, k, i));
+static NOINLINE void compute_counting(struct call *c, unsigned threads,
+                                      struct trd_stats *out,
+                                      struct trd_histogram *histogram)
+{
+    uint64_t bins[TRD_MAX_BINS];
+
+    memset(bins, 0, sizeof bins);
+    c->bins = bins;
+    compute(c, threads, out);
+    trd__bins_finish(c->job.dtype, c->histogram, bins, histogram);
+    out->histogram = histogram;
+}
+
+static void take_samples(struct trd__walk *walk, const struct trd_want *want,
+                         struct trd_stats *out, unsigned char *samples)
+{
+    uint32_t count = trd_sample_count(walk->n, want);
+
+    for (uint32_t i = 0; i < count; i++) {
+        trd__walk_seek(walk, trd_sample_index(walk->n, want, i));
         trd__walk_read(walk, samples + i * walk->size, 1);
     }
-    out->sample_n = k;
+    out->sample_n = count;
+    out->sampling = want->sampling;
+    out->sampling_arg =
+        want->sampling == TRD_EQUIDISTANT ? 0 : want->sampling_arg;
 }
 
-int trd__stats_with(const struct trd__kernel *kernel,
-                    const struct trd_tensor *tensor, uint32_t k,
-                    struct trd_stats *out, void *samples)
+int trd__stats_with(const struct trd__kernel *kernel, unsigned threads,
+                    const struct trd_tensor *tensor,
+                    const struct trd_want *want, struct trd_stats *out,
+                    void *samples, struct trd_histogram *histogram)
 {
     struct trd__walk walk;
+    struct trd_want asked;
     struct trd_stats result;
-    trd__tiles *tiles;
+    struct call call;
     fenv_t caller;
     int dtype;
     int r;
 
-    if (!tensor || !out || k > TRD_MAX_SAMPLES)
+    if (!tensor || !out || !want || want->samples > TRD_MAX_SAMPLES ||
+        !trd_sampling_name((int)want->sampling) ||
+        !trd_histogram_name((int)want->histogram) ||
+        (want->sampling == TRD_EVERY && !want->sampling_arg))
         return TRD_EINVAL;
     dtype = (int)tensor->dtype;
     if (dtype < 0 || dtype >= TRD_DTYPE_LIMIT)
         return TRD_EUNSUPPORTED;
-    tiles = kernel->tiles[dtype];
-    if (!tiles)
-        tiles = trd__kernel_c.tiles[dtype];
-    if (!tiles)
+    call.tiles = kernel->tiles[dtype];
+    if (!call.tiles)
+        call.tiles = trd__kernel_c.tiles[dtype];
+    if (!call.tiles)
         return TRD_EUNSUPPORTED;
     r = trd__walk_init(&walk, tensor, trd_dtype_bytes(dtype));
     if (r < 0)
         return r;
-    if (trd_dtype_kind(dtype) == TRD_KIND_PACKED)
-        k = 0;
-    if (k > walk.n)
-        k = (uint32_t)walk.n;
-    if (k && !samples)
+    asked = *want;
+    if (trd_dtype_kind(dtype) == TRD_KIND_PACKED) {
+        asked.samples = 0;
+        asked.histogram = TRD_HISTOGRAM_NONE;
+    }
+    if ((trd_sample_count(walk.n, &asked) && !samples) ||
+        (asked.histogram && !histogram))
         return TRD_EINVAL;
 
+    call.job = (struct trd__job){.dtype = dtype};
+    call.walk = &walk;
+    call.next = 0;
+    call.histogram = asked.histogram;
+    call.bins = NULL;
+    pthread_mutex_init(&call.lock, NULL);
     trd__modes_enter(&caller);
-    compute(dtype, tiles, &walk, k, &result, samples);
+    if (asked.histogram)
+        compute_counting(&call, threads, &result, histogram);
+    else
+        compute(&call, threads, &result);
+    take_samples(&walk, &asked, &result, samples);
     trd__modes_leave(&caller);
+    pthread_mutex_destroy(&call.lock);
     *out = result;
     return 0;
+}
+
+/* ---- the public calls ---- */
+
+static _Atomic unsigned threads_max = 1;
+
+int trd_stats_threads(unsigned n)
+{
+    if (n < 1 || n > TRD_MAX_THREADS)
+        return TRD_EINVAL;
+    atomic_store(&threads_max, n);
+    return 0;
+}
+
+/* Whether a tensor is large; one that is not even a tensor is not. */
+static bool worth_threads(const struct trd_tensor *t)
+{
+    uint64_t bytes = t ? trd_dtype_bytes((int)t->dtype) : 0;
+
+    if (!bytes || t->ndim < 0 || t->ndim > TRD_MAX_DIMS ||
+        (t->ndim && !t->shape))
+        return false;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] <= 0)
+            return false;
+    for (int i = 0; i < t->ndim; i++) {
+        if ((uint64_t)t->shape[i] > WORTH_THREADS_BYTES / bytes)
+            return true;
+        bytes *= (uint64_t)t->shape[i];
+    }
+    return false;
+}
+
+int trd_stats_cpu_as(const struct trd_tensor *tensor,
+                     const struct trd_want *want, struct trd_stats *out,
+                     void *samples, struct trd_histogram *histogram)
+{
+    unsigned threads =
+        atomic_load_explicit(&threads_max, memory_order_relaxed);
+
+    if (threads > 1 && !worth_threads(tensor))
+        threads = 1;
+    return trd__stats_with(trd__kernel_best(), threads, tensor, want, out,
+                           samples, histogram);
 }
 
 int trd_stats_cpu(const struct trd_tensor *tensor, uint32_t k,
                   struct trd_stats *out, void *samples)
 {
-    return trd__stats_with(&trd__kernel_c, tensor, k, out, samples);
+    struct trd_want want = {.samples = k};
+    return trd_stats_cpu_as(tensor, &want, out, samples, NULL);
 }

@@ -28,7 +28,9 @@ struct trd_client;
     X(TRD_LOST_STORE, "store_lost")      /* the daemon's file was replaced */ \
     X(TRD_LOST_FORK, "fork_child")       /* submitted in a forked child */    \
     X(TRD_LOST_TORN, "torn")             /* the process died in the middle */ \
-    X(TRD_LOST_ERROR, "error")           /* the recording itself failed */
+    X(TRD_LOST_ERROR, "error")           /* the recording itself failed */    \
+    X(TRD_LOST_DEVICE, "device")         /* on a GPU: no slot, or no result   \
+                                            before the end */
 
 enum trd_cause {
 #define TRD_CAUSE_MEMBER(name, text) name,
@@ -52,6 +54,9 @@ struct trd_client_options {
     uint32_t world;          /* ranks of the job, 0 unknown */
     int no_thread;           /* 1: no sender thread; the journal is left for
                                 a daemon to take over (tests) */
+    enum trd_sampling sampling; /* of trd_submit_cpu() and of devices, see */
+    uint64_t sampling_arg;      /* struct trd_want */
+    enum trd_histogram_kind histogram;
 };
 
 struct trd_counters {
@@ -106,6 +111,36 @@ TRD_API int trd_submit(struct trd_client *client, uint32_t site,
 TRD_API int trd_submit_cpu(struct trd_client *client, uint32_t site,
                            const struct trd_when *when,
                            const struct trd_tensor *tensor, uint32_t k);
+
+/* One tensor of trd_submit_cuda(). */
+struct trd_item {
+    uint32_t site;
+    struct trd_when when;
+    struct trd_tensor tensor; /* data: device memory */
+    uint32_t k;               /* samples */
+};
+
+/* Gets the GPU ready: memory for results, kernels. Everything that could
+ * wait or allocate happens here and never later. Again for the same device
+ * is nothing.
+ * Threads: any. Blocks: some milliseconds, for the driver. Owns: nothing.
+ * Errors: TRD_EINVAL, TRD_EUNSUPPORTED (no CUDA half of the library beside
+ * this one, no driver, no such device), TRD_ENOMEM, TRD_ECLOSED. */
+TRD_API int trd_cuda_open(struct trd_client *client, int device);
+
+/* Queues the statistics of n tensors of one device on a stream (a
+ * cudaStream_t), in one launch where they fit, and returns. Records follow
+ * when the stream has come so far. The memory may be freed or written in
+ * stream order at once, also while the stream is captured into a graph; each
+ * replay of the graph then makes records, labelled graph. Tensors that the
+ * kernel does not read (more than TRD_CUDA_DIMS dimensions that do not merge,
+ * an unknown dtype, NULL) are kept as shape and label.
+ * Threads: any, at once. Blocks: never. Owns: nothing.
+ * Errors: TRD_EUNSUPPORTED (device not opened), TRD_EINVAL, TRD_ELIMIT (too
+ * many streams), TRD_ECLOSED; each item is then counted as lost. */
+TRD_API int trd_submit_cuda(struct trd_client *client,
+                            const struct trd_item *items, uint32_t n,
+                            int device, void *stream);
 
 /* Counts a record that could not be made (cause TRD_LOST_ERROR and so on),
  * so that the run tells of it. Threads: any. Blocks: never. */

@@ -95,7 +95,14 @@ enum trd_dtype {
     X(TRD_L_COPIED, 16, "copied")                                             \
     X(TRD_L_REPEATED, 17, "repeated")                                         \
     X(TRD_L_RAISED, 18, "raised")                                             \
-    X(TRD_L_PACKED, 19, "packed")
+    X(TRD_L_PACKED, 19, "packed")                                             \
+    X(TRD_L_SAME, 20, "same")                                                 \
+    X(TRD_L_OPERATORS, 21, "operators")                                       \
+    X(TRD_L_GRAPH, 22, "graph")
+/* same: the tensor was not read again, since it is the one of an earlier
+ * record and has not been written to. operators: computed by operators of the
+ * framework, whose mean, std and l2 are not exact to the bit. graph: of a
+ * replayed CUDA graph; step and iteration count the replays. */
 
 enum trd_label {
 #define TRD_LABEL_MEMBER(name, bit, text) name = 1 << bit,
@@ -108,7 +115,9 @@ enum {
     TRD_MAX_NAME = 1024,    /* bytes of a class, path or module path */
     TRD_MAX_DIMS = 64,      /* dimensions of a tensor */
     TRD_MAX_SAMPLES = 4096, /* samples of a tensor */
-    TRD_MAX_RUN = 200       /* bytes of a run's name */
+    TRD_MAX_BINS = 2048,    /* bins of an exponent histogram */
+    TRD_MAX_RUN = 200,      /* bytes of a run's name */
+    TRD_CUDA_DIMS = 6       /* dimensions that a GPU kernel walks */
 };
 
 /* Where in the model a tensor was seen. Interned once, see trd_site(). */
@@ -149,6 +158,64 @@ union trd_value {
     uint64_t u;
 };
 
+/* X(name, code, text): which elements are samples; i counts from 0. Codes are
+ * stored. */
+#define TRD_SAMPLINGS(X)                                                      \
+    X(TRD_EQUIDISTANT, 0, "equidistant")                                      \
+    X(TRD_EVERY, 1, "every")                                                  \
+    X(TRD_RANDOM, 2, "random")
+/* equidistant: numpy.linspace(0, n - 1, min(k, n), dtype=int).
+ * every: elements 0, a, 2a, ... below n, at most k of them.
+ * random: min(k, n) in ascending order; one drawn from each of as many parts
+ * of the tensor, which differ by one element at most, by the seed a. */
+
+enum trd_sampling {
+#define TRD_SAMPLING_MEMBER(name, code, text) name = code,
+    TRD_SAMPLINGS(TRD_SAMPLING_MEMBER)
+#undef TRD_SAMPLING_MEMBER
+    TRD_SAMPLING_COUNT
+};
+
+/* X(name, code, text): of which elements the exponents are counted. */
+#define TRD_HISTOGRAMS(X)                                                     \
+    X(TRD_HISTOGRAM_NONE, 0, "none")                                          \
+    X(TRD_HISTOGRAM_ROWS, 1, "rows")                                          \
+    X(TRD_HISTOGRAM_EXACT, 2, "exact")
+/* rows: all of a tensor of at most 65536 elements; of a larger one, of each
+ * tile of 1024 elements the 64 from element 64 r on, where r = (t + t / 16)
+ * mod 16 for tile t. */
+
+enum trd_histogram_kind {
+#define TRD_HISTOGRAM_MEMBER(name, code, text) name = code,
+    TRD_HISTOGRAMS(TRD_HISTOGRAM_MEMBER)
+#undef TRD_HISTOGRAM_MEMBER
+    TRD_HISTOGRAM_COUNT
+};
+
+/* How many elements have which exponent. Bins are counted from 0:
+ * float     the exponent field of the element: bin 0 has zeros and
+ *           subnormals, the last one infinities and NaN where the dtype has
+ *           them; the others are 2^(bin - bias) <= |x| < 2^(bin - bias + 1)
+ * integer   the bits that |x| needs: bin 0 has zeros, bin b has
+ *           2^(b - 1) <= |x| < 2^b; bool is 0 or 1
+ * complex   the exponent field of |z| in float64
+ * packed    none
+ * count[0] belongs to bin `first`; the first and the last of the n counts are
+ * not zero, but where n is 0. */
+struct trd_histogram {
+    enum trd_histogram_kind kind;
+    uint32_t first, n;
+    uint64_t count[TRD_MAX_BINS];
+};
+
+/* What to compute beside the figures. */
+struct trd_want {
+    uint32_t samples;           /* at most, k */
+    enum trd_sampling sampling;
+    uint64_t sampling_arg;      /* every: the distance, from 1; random: seed */
+    enum trd_histogram_kind histogram;
+};
+
 /* Which figures of struct trd_stats hold. */
 enum {
     TRD_HAS_COUNTS = 1, /* nan, pinf, ninf, zero, subnormal */
@@ -174,6 +241,9 @@ struct trd_stats {
     uint64_t hash;      /* of the element bits in row-major order */
     uint32_t has;       /* TRD_HAS_*, TRD_IS_GIVEN */
     uint32_t sample_n;  /* samples written beside it */
+    enum trd_sampling sampling;            /* where they were taken */
+    uint64_t sampling_arg;
+    const struct trd_histogram *histogram; /* of whoever filled it; NULL */
 };
 
 /* Name of a dtype, pass or label bit; NULL for an unknown code.
@@ -181,6 +251,8 @@ struct trd_stats {
 TRD_API const char *trd_dtype_name(int dtype);
 TRD_API const char *trd_pass_name(int pass);
 TRD_API const char *trd_label_name(unsigned bit);
+TRD_API const char *trd_sampling_name(int sampling);
+TRD_API const char *trd_histogram_name(int kind);
 
 /* Bytes of one element, 0 for an unknown dtype; its enum trd_kind, -1 for
  * an unknown one; the dtype of a name, 0 for an unknown one.
@@ -188,6 +260,20 @@ TRD_API const char *trd_label_name(unsigned bit);
 TRD_API unsigned trd_dtype_bytes(int dtype);
 TRD_API int trd_dtype_kind(int dtype);
 TRD_API int trd_dtype_parse(const char *name);
+
+/* Bins of a dtype's exponent histogram, 0 where it has none; the exponent
+ * that bin stands for, |x| < 2^(exponent + 1): bin - bias for floats, bin - 1
+ * for integers.
+ * Threads: any. Blocks: never. Owns: nothing. Errors: none. */
+TRD_API unsigned trd_dtype_bins(int dtype);
+TRD_API int trd_bin_exponent(int dtype, unsigned bin);
+
+/* Element of sample i, i < trd_sample_count(n, want): n elements, i counts
+ * from 0. Only the samples and sampling of *want are looked at.
+ * Threads: any. Blocks: never. Owns: nothing. Errors: none. */
+TRD_API uint32_t trd_sample_count(uint64_t n, const struct trd_want *want);
+TRD_API uint64_t trd_sample_index(uint64_t n, const struct trd_want *want,
+                                  uint32_t i);
 
 #ifdef __cplusplus
 }

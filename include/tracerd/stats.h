@@ -12,6 +12,8 @@
 extern "C" {
 #endif
 
+enum { TRD_MAX_THREADS = 64 };
+
 /* Fills *out and, for k > 0, writes min(k, n) samples to samples: elements
  * at numpy.linspace(0, n - 1, min(k, n), dtype=int), each in the bits of the
  * source dtype, trd_dtype_bytes() apart; samples must hold that many. An
@@ -24,6 +26,30 @@ extern "C" {
  * n > 0), TRD_EUNSUPPORTED (dtype). */
 TRD_API int trd_stats_cpu(const struct trd_tensor *tensor, uint32_t k,
                           struct trd_stats *out, void *samples);
+
+/* The same with other samples and with a histogram: samples must hold
+ * trd_sample_count() elements, *histogram is filled and out->histogram points
+ * to it unless want->histogram is TRD_HISTOGRAM_NONE (or the dtype has none);
+ * then it may be NULL. Rounding, order and blocking as above.
+ * Errors: as above, and TRD_EINVAL for a rule or a distance of 0. */
+TRD_API int trd_stats_cpu_as(const struct trd_tensor *tensor,
+                             const struct trd_want *want,
+                             struct trd_stats *out, void *samples,
+                             struct trd_histogram *histogram);
+
+/* How many threads may work on one tensor of more than 4 MiB, the caller's
+ * one included; 1 to TRD_MAX_THREADS, at first 1. The others are started when
+ * first needed, sleep between tensors and block every signal. They serve one
+ * caller at a time: whoever finds them at work does without. They change no
+ * figure. In a forked child there are none.
+ * Threads: any. Blocks: never. Owns: nothing. Errors: TRD_EINVAL. */
+TRD_API int trd_stats_threads(unsigned n);
+
+/* Name of the instruction set that trd_stats_cpu() uses here: "avx512",
+ * "avx2", "neon" or "c". TRACERD_KERNEL in the environment, read once, asks
+ * for another one; what the machine cannot do is not taken.
+ * Threads: any. Blocks: never. Owns: static memory. Errors: none. */
+TRD_API const char *trd_stats_kernel(void);
 
 /* max, min, mean, std, l2 in numpy's form: NaN where nan > 0, infinities as
  * IEEE says, and as given where TRD_IS_GIVEN. out[0..4] in that order; for

@@ -95,4 +95,11 @@ static inline void flush_restore(unsigned was)
 #endif
 }
 
+/* Element of equidistant sample i of min(k, n). */
+static inline uint64_t sample_at(uint64_t n, uint32_t k, uint32_t i)
+{
+    struct trd_want want = {.samples = k};
+    return trd_sample_index(n, &want, i);
+}
+
 #endif

@@ -356,10 +356,10 @@ static void test_stats__sample_positions_rise_to_the_last(void **state)
     for (uint32_t k = 1; k < 200; k++)
         for (int i = 0; i < 8; i++) {
             uint64_t count = k < n[i] ? k : n[i];
-            uint64_t last = trd__sample_index(n[i], k, 0);
+            uint64_t last = sample_at(n[i], k, 0);
             assert_int_equal(last, 0);
             for (uint32_t j = 1; j < count; j++) {
-                uint64_t at = trd__sample_index(n[i], k, j);
+                uint64_t at = sample_at(n[i], k, j);
                 assert_true(at > last && at < n[i]);
                 last = at;
             }

@@ -183,7 +183,7 @@ static void check_samples(const struct trd_stats *s, const struct entry *e,
     for (; index; i++, index = item(index), value = item(value)) {
         uint64_t at = strtoull(index, NULL, 10);
         double want = 0;
-        assert_int_equal(trd__sample_index(e->n, 16, i), at);
+        assert_int_equal(sample_at(e->n, 16, i), at);
         assert_memory_equal(samples + i * size, e->bin + at * size, size);
         assert_true(number(value, &want));
         assert_double(sample_value(e->dtype, samples + i * size), want + 0.0);
@@ -356,7 +356,7 @@ static void test_case_H07__sample_positions_are_numpys(void **state)
         const char *index = first_item(member(at, "idx"));
         uint32_t i = 0;
         for (; index; i++, index = item(index))
-            assert_int_equal(trd__sample_index(n, k, i),
+            assert_int_equal(sample_at(n, k, i),
                              strtoull(index, NULL, 10));
         assert_int_equal(i, n < k ? n : k);
         rows++;
@@ -414,7 +414,7 @@ static void check_view(const float *base, int ndim, const int64_t *shape,
     assert_same(&got, &want);
     for (uint32_t i = 0; i < got.sample_n; i++)
         assert_memory_equal(&samples[i],
-                            dense + 4 * trd__sample_index(size / 4, 16, i), 4);
+                            dense + 4 * sample_at(size / 4, 16, i), 4);
     free(dense);
 }
 
