@@ -13,27 +13,22 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/sender.h"
+#include "client/client.h"
 #include "client/sys.h"
 #include "proto/place.h"
 #include "tracerd/stats.h"
 
 enum {
     DEFAULT_JOURNAL_BYTES = 32 << 20,
-    RECORD_HEAD_BYTES = 256, /* 2 codes, 10 varints of 10, a mask and 5 counts
-                                of 10, 8 figures of 8: at most 217 */
-    SAMPLE_BYTES = 16        /* of the widest dtype */
+    SAMPLE_BYTES = 16 /* of the widest dtype */
 };
 
-struct trd_client {
-    struct trd__journal journal;
-    struct trd__shared shared;
-    struct trd__sender sender;
-    volatile uint32_t *stamp; /* page that a forked child finds zeroed */
-    unsigned generation;      /* the same where the kernel cannot do that */
-    int open_error;           /* why there is no journal file, or 0 */
-    char *strings;            /* copies of the options */
-};
+/* Large arrays are on the stack only where they are needed. */
+#if defined(__GNUC__)
+#define NOINLINE __attribute__((noinline))
+#else
+#define NOINLINE
+#endif
 
 /* ---- fork ---- */
 
@@ -60,7 +55,7 @@ static volatile uint32_t *stamp_page(void)
     return page;
 }
 
-static int usable(const struct trd_client *c)
+int trd__usable(const struct trd_client *c)
 {
     return c && *c->stamp && c->generation == fork_generation;
 }
@@ -197,6 +192,9 @@ int trd_client_open(const struct trd_client_options *options,
     memcpy(&o, options,
            options->size < sizeof o ? options->size : sizeof o);
     if (o.rank >= RANK_LIMIT || o.attempt >= ATTEMPT_LIMIT ||
+        !trd_sampling_name((int)o.sampling) ||
+        (o.sampling == TRD_EVERY && !o.sampling_arg) ||
+        !trd_histogram_name((int)o.histogram) ||
         journal_layout(o.journal_bytes, &head))
         return TRD_EINVAL;
     memset(&head, 0, sizeof head);
@@ -207,7 +205,11 @@ int trd_client_open(const struct trd_client_options *options,
     c->generation = fork_generation;
     c->journal.fd = -1;
     c->sender.fd = -1;
+    c->want.sampling = o.sampling;
+    c->want.sampling_arg = o.sampling_arg;
+    c->want.histogram = o.histogram;
     pthread_mutex_init(&c->sender.name_lock, NULL);
+    pthread_mutex_init(&c->device_lock, NULL);
     c->stamp = stamp_page();
     int failed = c->stamp ? introduce(c, &o, &head, name, sizeof name)
                           : TRD_ENOMEM;
@@ -226,6 +228,7 @@ out:
     if (c->stamp)
         trd__sys.unmap((void *)(uintptr_t)c->stamp, JOURNAL_PAGE);
     pthread_mutex_destroy(&c->sender.name_lock);
+    pthread_mutex_destroy(&c->device_lock);
     free(c->strings);
     free(c);
     return failed;
@@ -233,11 +236,13 @@ out:
 
 void trd_client_close(struct trd_client *c)
 {
-    if (!c || !usable(c))
+    if (!c || !trd__usable(c))
         return; /* a forked child owns nothing of it */
     trd__lost_flush(&c->shared, &c->journal,
                     trd__sys.mono_ns() - c->sender.hello.mono_ns);
     int done = trd__sender_stop(&c->sender);
+    if (trd__gpus_close(c))
+        done = 0; /* losses that the daemon will find in the journal */
     c->journal.state.clean = 1;
     trd__journal_publish(&c->journal);
     /* nothing was ever said: there is nothing to take over */
@@ -245,6 +250,7 @@ void trd_client_close(struct trd_client *c)
     trd__journal_close(&c->journal, done || empty);
     trd__sys.unmap((void *)(uintptr_t)c->stamp, JOURNAL_PAGE);
     pthread_mutex_destroy(&c->sender.name_lock);
+    pthread_mutex_destroy(&c->device_lock);
     free(c->strings);
     free(c);
 }
@@ -277,7 +283,7 @@ int trd_site(struct trd_client *c, const struct trd_site *site, uint32_t *id)
     uint8_t body[TRD_MAX_NAME + 64];
     struct writer w = writer_of(body, sizeof body);
     uint32_t object;
-    if (!usable(c))
+    if (!trd__usable(c))
         return TRD_ECLOSED;
     if (!site || !id || !trd_pass_name((int)site->pass) ||
         (unsigned)site->io > TRD_OUTPUT || !site->class_name ||
@@ -302,7 +308,7 @@ int trd_note(struct trd_client *c, const char *text, uint32_t *id)
 {
     uint8_t body[TRD_MAX_NAME + 8];
     struct writer w = writer_of(body, sizeof body);
-    if (!usable(c))
+    if (!trd__usable(c))
         return TRD_ECLOSED;
     if (!text || !id)
         return TRD_EINVAL;
@@ -317,7 +323,7 @@ int trd_note(struct trd_client *c, const char *text, uint32_t *id)
 
 /* ---- records ---- */
 
-static int lose(struct trd_client *c, int error)
+int trd__lose(struct trd_client *c, int error)
 {
     enum trd_cause cause = error == TRD_EFULL    ? TRD_LOST_RING_FULL
                            : error == TRD_ELIMIT ? TRD_LOST_QUOTA
@@ -328,8 +334,8 @@ static int lose(struct trd_client *c, int error)
     return error;
 }
 
-static int intern_shape(struct trd_client *c, const struct trd_tensor *t,
-                        uint32_t *id)
+int trd__intern_shape(struct trd_client *c, const struct trd_tensor *t,
+                      uint32_t *id)
 {
     uint8_t body[TRD_MAX_DIMS * 10 + 8];
     struct writer w = writer_of(body, sizeof body);
@@ -343,83 +349,124 @@ static int intern_shape(struct trd_client *c, const struct trd_tensor *t,
                                (size_t)(w.at - body), id);
 }
 
-/* What no reader would take: the same bounds as record_get(). */
-static int figures_ok(const struct trd_stats *s)
-{
-    return s->n <= INT64_MAX && s->nan <= s->n && s->pinf <= s->n &&
-           s->ninf <= s->n && s->zero <= s->n && s->subnormal <= s->n &&
-           s->sample_n <= TRD_MAX_SAMPLES && s->sample_n <= s->n &&
-           !(s->has & ~(uint32_t)(TRD_HAS_ALL | TRD_IS_GIVEN));
-}
-
 static int known(const struct trd_client *c, uint32_t id)
 {
     return id <= atomic_load_explicit(&c->journal.dict_n,
                                       memory_order_acquire);
 }
 
+int trd__check_place(const struct trd_client *c, uint32_t site,
+                     const struct trd_when *when)
+{
+    if (when->step > INT64_MAX || when->iteration > INT64_MAX ||
+        !known(c, site) || !known(c, when->note))
+        return TRD_EINVAL;
+    return site ? 0 : TRD_ELIMIT; /* its name found no room */
+}
+
+static int append(struct trd_client *c, const struct wire_record *r,
+                  const void *samples, void *head, size_t cap)
+{
+    struct writer w = writer_of(head, cap);
+    int failed = record_head_put(&w, r);
+    if (failed)
+        return trd__lose(c, failed);
+    if (atomic_load_explicit(&c->shared.any_pending, memory_order_relaxed))
+        trd__lost_flush(&c->shared, &c->journal, r->t_ns);
+    failed = trd__journal_put(
+        &c->journal, ENTRY_RECORD, head, cap - (size_t)(w.end - w.at), samples,
+        (size_t)r->stats.sample_n * trd_dtype_bytes((int)r->dtype));
+    return failed ? trd__lose(c, failed) : 0;
+}
+
+static NOINLINE int append_histogram(struct trd_client *c,
+                                     const struct wire_record *r,
+                                     const void *samples)
+{
+    uint8_t head[RECORD_HISTOGRAM_BYTES];
+    return append(c, r, samples, head, sizeof head);
+}
+
+int trd__append(struct trd_client *c, const struct wire_record *r,
+                const void *samples)
+{
+    uint8_t head[RECORD_HEAD_BYTES];
+    if (r->stats.histogram)
+        return append_histogram(c, r, samples);
+    return append(c, r, samples, head, sizeof head);
+}
+
 int trd_submit(struct trd_client *c, uint32_t site,
                const struct trd_when *when, const struct trd_tensor *tensor,
                const struct trd_stats *stats, const void *samples)
 {
-    uint8_t head[RECORD_HEAD_BYTES];
-    struct writer w = writer_of(head, sizeof head);
     struct wire_record r = {.site = site};
-    if (!usable(c))
+    if (!trd__usable(c))
         return TRD_ECLOSED;
     if (!when || !tensor || !stats || tensor->ndim < 0 ||
         tensor->ndim > TRD_MAX_DIMS || (tensor->ndim && !tensor->shape) ||
-        !trd_dtype_name((int)tensor->dtype) || !figures_ok(stats) ||
-        (stats->sample_n && !samples) || when->step > INT64_MAX ||
-        when->iteration > INT64_MAX || !known(c, site) ||
-        !known(c, when->note))
-        return lose(c, TRD_EINVAL);
-    if (!site) /* its name found no room */
-        return lose(c, TRD_ELIMIT);
-    int failed = intern_shape(c, tensor, &r.shape);
+        !trd_dtype_name((int)tensor->dtype) ||
+        !record_figures_ok(tensor->dtype, stats) ||
+        (stats->sample_n && !samples))
+        return trd__lose(c, TRD_EINVAL);
+    int failed = trd__check_place(c, site, when);
+    if (!failed)
+        failed = trd__intern_shape(c, tensor, &r.shape);
     if (failed)
-        return lose(c, failed);
+        return trd__lose(c, failed);
     r.t_ns = trd__sys.mono_ns() - c->sender.hello.mono_ns;
     r.dtype = tensor->dtype;
     r.when = *when;
     r.stats = *stats;
-    failed = record_head_put(&w, &r);
-    if (failed)
-        return lose(c, failed);
-    if (atomic_load_explicit(&c->shared.any_pending, memory_order_relaxed))
-        trd__lost_flush(&c->shared, &c->journal, r.t_ns);
-    failed = trd__journal_put(
-        &c->journal, ENTRY_RECORD, head, (size_t)(w.at - head), samples,
-        (size_t)stats->sample_n * trd_dtype_bytes((int)tensor->dtype));
-    return failed ? lose(c, failed) : 0;
+    return trd__append(c, &r, samples);
+}
+
+static int submit_cpu(struct trd_client *c, uint32_t site,
+                      const struct trd_when *when,
+                      const struct trd_tensor *tensor, uint32_t k,
+                      struct trd_histogram *histogram)
+{
+    struct trd_stats stats;
+    struct trd_want want = c->want;
+    struct trd_when at = *when;
+    uint8_t samples[TRD_MAX_SAMPLES * SAMPLE_BYTES];
+    want.samples = k;
+    int failed = trd_stats_cpu_as(tensor, &want, &stats, samples, histogram);
+    if (failed == TRD_EUNSUPPORTED || failed == TRD_ENODATA) {
+        memset(&stats, 0, sizeof stats);
+        at.labels |= failed == TRD_ENODATA ? TRD_L_NODATA
+                                           : TRD_L_UNSUPPORTED;
+    } else if (failed) {
+        return trd__lose(c, failed);
+    }
+    return trd_submit(c, site, &at, tensor, &stats, samples);
+}
+
+static NOINLINE int submit_cpu_histogram(struct trd_client *c, uint32_t site,
+                                         const struct trd_when *when,
+                                         const struct trd_tensor *tensor,
+                                         uint32_t k)
+{
+    struct trd_histogram histogram;
+    return submit_cpu(c, site, when, tensor, k, &histogram);
 }
 
 int trd_submit_cpu(struct trd_client *c, uint32_t site,
                    const struct trd_when *when,
                    const struct trd_tensor *tensor, uint32_t k)
 {
-    struct trd_stats stats;
-    struct trd_when at;
-    uint8_t samples[TRD_MAX_SAMPLES * SAMPLE_BYTES];
-    if (!usable(c))
+    if (!trd__usable(c))
         return TRD_ECLOSED;
     if (!when || !tensor)
-        return lose(c, TRD_EINVAL);
-    at = *when;
-    int failed = trd_stats_cpu(tensor, k, &stats, samples);
-    if (failed == TRD_EUNSUPPORTED || failed == TRD_ENODATA) {
-        memset(&stats, 0, sizeof stats);
-        at.labels |= failed == TRD_ENODATA ? TRD_L_NODATA
-                                           : TRD_L_UNSUPPORTED;
-    } else if (failed) {
-        return lose(c, failed);
-    }
-    return trd_submit(c, site, &at, tensor, &stats, samples);
+        return trd__lose(c, TRD_EINVAL);
+    if (c->want.histogram)
+        return submit_cpu_histogram(c, site, when, tensor, k);
+    return submit_cpu(c, site, when, tensor, k, NULL);
 }
 
 void trd_lost(struct trd_client *c, enum trd_cause cause, uint64_t count)
 {
-    if (usable(c) && (unsigned)cause < TRD_CAUSE_COUNT && count)
+    if (trd__usable(c) && (unsigned)cause < TRD_CAUSE_COUNT && count)
         trd__lost(&c->shared, cause, count);
 }
 
@@ -427,11 +474,14 @@ void trd_lost(struct trd_client *c, enum trd_cause cause, uint64_t count)
 
 int trd_flush(struct trd_client *c, int timeout_ms)
 {
-    if (!usable(c))
+    if (!trd__usable(c))
         return TRD_ECLOSED;
-    uint64_t wanted = trd__journal_last(&c->journal);
     uint64_t end = trd__sys.mono_ns() +
                    (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
+    int failed = trd__gpus_wait(c, end);
+    if (failed)
+        return failed;
+    uint64_t wanted = trd__journal_last(&c->journal);
     trd__sender_wake(&c->sender);
     while (atomic_load(&c->shared.committed_seq) < wanted) {
         struct timespec ms = {0, 1000000};
@@ -445,7 +495,7 @@ int trd_flush(struct trd_client *c, int timeout_ms)
 void trd_counters(struct trd_client *c, struct trd_counters *out)
 {
     memset(out, 0, sizeof *out);
-    if (!usable(c)) {
+    if (!trd__usable(c)) {
         out->last_error = TRD_ECLOSED;
         return;
     }
@@ -467,7 +517,7 @@ void trd_counters(struct trd_client *c, struct trd_counters *out)
 void trd_run_name(struct trd_client *c, char *out, size_t cap)
 {
     out[0] = 0;
-    if (!usable(c))
+    if (!trd__usable(c))
         return;
     pthread_mutex_lock(&c->sender.name_lock);
     snprintf(out, cap, "%s", c->sender.run);

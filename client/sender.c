@@ -377,6 +377,24 @@ static void listen_to(struct trd__sender *s)
     }
 }
 
+/* ---- GPUs ---- */
+
+/* Results of GPUs that are ready become records. */
+static void look_at_devices(struct trd__sender *s)
+{
+    struct trd__devices *d = atomic_load(&s->devices);
+    uint64_t dropped = d ? trd__devices_poll(d) : 0;
+    if (dropped)
+        trd__lost(s->shared, TRD_LOST_DEVICE, dropped);
+}
+
+/* Results that will come by themselves. */
+static int awaits_devices(struct trd__sender *s)
+{
+    struct trd__devices *d = atomic_load(&s->devices);
+    return d && trd__devices_pending(d);
+}
+
 /* ---- what we say ---- */
 
 /* 1: the frame is out, 0: the socket is full, -1: the connection is gone. */
@@ -457,7 +475,8 @@ static int queue_next(struct trd__sender *s)
         queue(s, FRAME_PING, 0, n, NULL, 0);
         return 1;
     }
-    if (atomic_load(&s->shared->stop) && !s->said_bye && !run.records) {
+    if (atomic_load(&s->shared->stop) && !s->said_bye && !run.records &&
+        !awaits_devices(s)) {
         s->said_bye = 1;
         queue(s, FRAME_BYE, s->seq, 0, NULL, 0);
         return 1;
@@ -482,22 +501,26 @@ static int speak(struct trd__sender *s)
 
 /* ---- the thread ---- */
 
-static int finished(const struct trd__sender *s)
+static int finished(struct trd__sender *s)
 {
     if (!atomic_load(&s->shared->stop))
         return 0;
     if (now() >= atomic_load(&s->shared->deadline))
         return 1;
     return s->journal->state.durable_seq == trd__journal_last(s->journal) &&
-           (s->said_bye || s->fd < 0) && !s->out_n;
+           (s->said_bye || s->fd < 0) && !s->out_n && !awaits_devices(s);
 }
 
 static void rest(struct trd__sender *s, int busy)
 {
+    struct trd__devices *d = atomic_load(&s->devices);
     struct pollfd set[2] = {{.fd = s->wake, .events = POLLIN},
                             {.fd = s->fd, .events = POLLIN}};
     uint64_t drain;
     int ms = busy ? BUSY_POLL_MS : QUIET_POLL_MS;
+    /* nothing wakes us when a GPU has a result */
+    if (awaits_devices(s) || (d && atomic_load(&d->captured)))
+        ms = BUSY_POLL_MS;
     if (s->out_n)
         set[1].events |= POLLOUT;
     if (atomic_load(&s->shared->stop))
@@ -514,6 +537,7 @@ static void *run(void *arg)
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     while (!finished(s)) {
         uint64_t at = now();
+        look_at_devices(s);
         if (atomic_load(&s->shared->any_pending))
             trd__lost_flush(s->shared, s->journal, at - s->hello.mono_ns);
         if (s->fd < 0 && (at >= s->next_try_ns ||
@@ -521,7 +545,7 @@ static void *run(void *arg)
             int failed = try_connect(s);
             if (failed)
                 disconnect(s, failed, 0);
-            if (failed && atomic_load(&s->shared->stop))
+            if (failed && atomic_load(&s->shared->stop) && !awaits_devices(s))
                 break; /* the journal keeps it for a later daemon */
         }
         if (s->fd >= 0) {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include "client/device.h"
 #include "client/journal.h"
 #include "proto/frame.h"
 #include "tracerd/client.h"
@@ -43,6 +44,7 @@ struct trd__sender {
     char dir[4096];            /* "" when there is none to look in */
     pthread_mutex_t name_lock; /* guards run */
     char run[TRD_MAX_RUN + 1]; /* as the daemon said */
+    struct trd__devices *_Atomic devices; /* NULL: no GPU */
     int wake;                  /* eventfd */
     pthread_t thread;
     int started;

@@ -35,7 +35,7 @@ check() {
         done
 }
 
-free="assert. ctype. dirent. errno. fcntl. fenv. getopt. grp. inttypes. \
+free="assert. ctype. dirent. dlfcn. errno. fcntl. fenv. getopt. grp. inttypes. \
 limits. locale. math. netinet/ poll. pthread. pwd. sched. setjmp. signal. \
 spawn. stdarg. stdatomic. stdbool. stddef. stdint. stdio. stdlib. string. \
 strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. xlocale."

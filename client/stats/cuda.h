@@ -78,8 +78,9 @@ struct trd__cuda_half {
     /* Queues n <= TRD__CUDA_BATCH items on the stream: one launch a dtype
      * and width. The current device of the calling thread is as before
      * afterwards. Any thread. *captured: the launch went into a graph.
-     * TRD_ELIMIT (streams, captured launches), TRD_EIO (the launch failed;
-     * the error is taken off, so that the framework does not see it). */
+     * TRD_ELIMIT (streams, captured launches; nothing was queued), TRD_EIO (a
+     * launch failed, others of this call may have been queued; the error is
+     * taken off, so that the framework does not see it). */
     int (*launch)(struct trd__cuda *cuda, void *stream,
                   const struct trd__cuda_item *items, uint32_t n,
                   int *captured);
@@ -96,5 +97,24 @@ struct trd__cuda_half {
      * the memory alone where they do not end. NULL is fine. */
     void (*close)(struct trd__cuda *cuda, int timeout_ms);
 };
+
+/* ---- cuda.c ---- */
+
+/* The half, opened at the first call; NULL where there is none or no GPU.
+ * Any thread; may block for the loader. */
+const struct trd__cuda_half *trd__cuda_half(void);
+
+/* Describes a tensor to it, but for the tag: TRD_EINVAL, TRD_ELIMIT,
+ * TRD_ENODATA as trd_stats_cpu(), TRD_EUNSUPPORTED where no kernel reads such
+ * a one. */
+int trd__cuda_item(const struct trd_tensor *tensor, uint32_t k,
+                   struct trd__cuda_item *out);
+
+/* The figures of a result, in any floating-point modes. *histogram is filled
+ * where the ring has one. */
+void trd__cuda_finish(const struct trd__cuda_result *result,
+                      const struct trd__cuda_config *config,
+                      const uint64_t *bins, struct trd_stats *out,
+                      struct trd_histogram *histogram);
 
 #endif

@@ -117,16 +117,16 @@ struct trd_item {
     uint32_t site;
     struct trd_when when;
     struct trd_tensor tensor; /* data: device memory */
-    uint32_t k;               /* samples */
+    uint32_t k;               /* samples, at most those of trd_cuda_open() */
 };
 
-/* Gets the GPU ready: memory for results, kernels. Everything that could
- * wait or allocate happens here and never later. Again for the same device
- * is nothing.
+/* Gets a GPU ready: memory for results of up to k samples, kernels.
+ * Everything that could wait or allocate happens here and never later. Again
+ * for the same device is nothing.
  * Threads: any. Blocks: some milliseconds, for the driver. Owns: nothing.
  * Errors: TRD_EINVAL, TRD_EUNSUPPORTED (no CUDA half of the library beside
  * this one, no driver, no such device), TRD_ENOMEM, TRD_ECLOSED. */
-TRD_API int trd_cuda_open(struct trd_client *client, int device);
+TRD_API int trd_cuda_open(struct trd_client *client, int device, uint32_t k);
 
 /* Queues the statistics of n tensors of one device on a stream (a
  * cudaStream_t), in one launch where they fit, and returns. Records follow

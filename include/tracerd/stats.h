@@ -45,6 +45,20 @@ TRD_API int trd_stats_cpu_as(const struct trd_tensor *tensor,
  * Threads: any. Blocks: never. Owns: nothing. Errors: TRD_EINVAL. */
 TRD_API int trd_stats_threads(unsigned n);
 
+/* The same of a tensor in the memory of a CUDA device: tensor->data is a
+ * device pointer, and the figures are those of the moment at which the stream
+ * (a cudaStream_t, NULL for the default one) has come so far. For single
+ * tensors; a training hands its tensors to trd_submit_cuda().
+ * Threads: any. Blocks: until the stream has come so far, and for the driver.
+ * Owns: nothing. Errors: those of trd_stats_cpu_as(); TRD_EUNSUPPORTED also
+ * where there is no CUDA half of the library, no driver, no such device, or
+ * where more than TRD_CUDA_DIMS dimensions do not merge; TRD_ENOMEM; TRD_EIO
+ * (the launch failed); TRD_ETIMEDOUT after ten minutes. */
+TRD_API int trd_stats_cuda(const struct trd_tensor *tensor,
+                           const struct trd_want *want, int device,
+                           void *stream, struct trd_stats *out, void *samples,
+                           struct trd_histogram *histogram);
+
 /* Name of the instruction set that trd_stats_cpu() uses here: "avx512",
  * "avx2", "neon" or "c". TRACERD_KERNEL in the environment, read once, asks
  * for another one; what the machine cannot do is not taken.
