@@ -127,21 +127,30 @@ static struct run *run_by_name(struct store *s, const char *name)
     return r;
 }
 
-static bool run_has(struct run *r, uint64_t epoch)
+/* Whether an open run has the stream, and whether it has any. Not knowing is
+ * no "no": the stream would go on in another run. */
+static int run_has(struct run *r, uint64_t epoch, bool *has, bool *any)
 {
     sqlite3_stmt *q = NULL;
-    bool has = false;
+    int rc;
+    *has = *any = true;
     for (struct stream *t = r->streams; t; t = t->next) {
         if (t->epoch == epoch)
-            return true;
+            return SQLITE_OK;
     }
-    if (sqlite3_prepare_v2(r->db, "SELECT 1 FROM stream WHERE epoch = ?", -1,
-                           &q, NULL) == SQLITE_OK) {
+    rc = sqlite3_prepare_v2(r->db, "SELECT total(epoch = ?), count(*)"
+                                   " FROM stream",
+                            -1, &q, NULL);
+    if (rc == SQLITE_OK) {
         sqlite3_bind_int64(q, 1, (sqlite3_int64)epoch);
-        has = sqlite3_step(q) == SQLITE_ROW;
+        rc = sqlite3_step(q);
+    }
+    if (rc == SQLITE_ROW) {
+        *has = sqlite3_column_int64(q, 0) > 0;
+        *any = r->streams || sqlite3_column_int64(q, 1) > 0;
     }
     sqlite3_finalize(q);
-    return has;
+    return rc == SQLITE_ROW ? SQLITE_OK : rc;
 }
 
 static void name_of(struct slice base, unsigned k, char out[TRD_MAX_RUN + 1])
@@ -157,18 +166,21 @@ static void name_of(struct slice base, unsigned k, char out[TRD_MAX_RUN + 1])
     memcpy(out + base.n, tail, n + 1);
 }
 
+static bool equal(struct slice job, const char *other)
+{
+    return strlen(other) == job.n && !memcmp(job.text, other, job.n);
+}
+
 /* A file that a killed daemon had just made: nobody's records are in it, so
  * its name is still free. */
 static bool unused(const struct known *k, struct slice job)
 {
-    bool same = strlen(k->job) == job.n && !memcmp(job.text, k->job, job.n);
-    return !k->epochs_n && (k->empty || same);
+    return !k->epochs_n && (k->empty || equal(job, k->job));
 }
 
 static bool same_job(struct slice job, const char *other)
 {
-    return job.n && strlen(other) == job.n &&
-           memcmp(job.text, other, job.n) == 0;
+    return job.n && equal(job, other);
 }
 
 enum fit {
@@ -192,10 +204,13 @@ static int fit_of(struct store *s, const struct store_hello *h,
         return errno == ENOENT ? SQLITE_OK : SQLITE_IOERR;
     }
     if (r && r->ino == st.st_ino && r->dev == st.st_dev) {
-        *out = run_has(r, h->epoch)             ? FIT_EPOCH
-               : same_job(h->hello.job, r->job) ? FIT_JOB
-                                                : FIT_OTHER;
-        return SQLITE_OK;
+        bool has, any;
+        rc = run_has(r, h->epoch, &has, &any);
+        *out = has                                    ? FIT_EPOCH
+               : !any && equal(h->hello.job, r->job) ? FIT_FREE
+               : same_job(h->hello.job, r->job)       ? FIT_JOB
+                                                      : FIT_OTHER;
+        return rc;
     }
     if (!S_ISREG(st.st_mode))
         return SQLITE_OK;
