@@ -365,7 +365,7 @@ int trd__check_place(const struct trd_client *c, uint32_t site,
 }
 
 static int append(struct trd_client *c, const struct wire_record *r,
-                  const void *samples, void *head, size_t cap)
+                  const void *samples, uint8_t *head, size_t cap)
 {
     struct writer w = writer_of(head, cap);
     int failed = record_head_put(&w, r);
@@ -374,7 +374,7 @@ static int append(struct trd_client *c, const struct wire_record *r,
     if (atomic_load_explicit(&c->shared.any_pending, memory_order_relaxed))
         trd__lost_flush(&c->shared, &c->journal, r->t_ns);
     failed = trd__journal_put(
-        &c->journal, ENTRY_RECORD, head, cap - (size_t)(w.end - w.at), samples,
+        &c->journal, ENTRY_RECORD, head, (size_t)(w.at - head), samples,
         (size_t)r->stats.sample_n * trd_dtype_bytes((int)r->dtype));
     return failed ? trd__lose(c, failed) : 0;
 }

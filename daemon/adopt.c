@@ -417,7 +417,7 @@ static void look(struct adopt *a)
 static void on_timer(uv_timer_t *timer)
 {
     struct adopt *a = timer->data;
-    if (!a->guest)
+    if (!a->guest && !hub_is_full(a->hub)) /* else they stay where they are */
         look(a);
     else
         look_in(a, LOOK_MS);

@@ -167,6 +167,17 @@ static long lock_holder(int fd)
     return strtol(text, NULL, 10);
 }
 
+static bool is_no_space(int error)
+{
+    return error == ENOSPC || error == EDQUOT;
+}
+
+static bool is_directory(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int dirs_lock(const char *dir, int *out, char why[DIRS_WHY_BYTES])
 {
     char path[PATH_MAX + 32], text[32];
@@ -174,6 +185,8 @@ int dirs_lock(const char *dir, int *out, char why[DIRS_WHY_BYTES])
 
     snprintf(path, sizeof path, "%s/%s", dir, PLACE_LOCK);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 && is_no_space(errno)) /* then the directory is locked */
+        fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         SAY("cannot open '%s': %s", path, strerror(errno));
         return TRD_EIO;
@@ -189,7 +202,10 @@ int dirs_lock(const char *dir, int *out, char why[DIRS_WHY_BYTES])
         return err == EWOULDBLOCK ? TRD_EBUSY : TRD_EIO;
     }
     n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) {
+    /* the number is for whoever is refused: it may be missing */
+    if (!is_directory(fd) &&
+        (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) &&
+        !is_no_space(errno)) {
         SAY("cannot write '%s': %s", path, strerror(errno));
         close(fd);
         return TRD_EIO;

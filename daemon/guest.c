@@ -268,7 +268,8 @@ static bool say_bye(struct guest *g)
 void guest_feed(struct guest *g)
 {
     bool more = true;
-    while (more && g->intake.under_way < UNDER_WAY_MAX) {
+    while (more && g->intake.under_way < UNDER_WAY_MAX &&
+           !hub_is_full(g->intake.hub)) {
         switch (g->stage) {
         case STAGE_HELLO:
             more = say_hello(g);

@@ -198,10 +198,17 @@ struct intake *intake_of(const struct hub *hub, uint64_t epoch)
     return NULL;
 }
 
+bool hub_is_full(const struct hub *hub)
+{
+    return atomic_load(&hub->ops->counters(hub->store)->disk_full) != 0;
+}
+
 uint32_t hub_credit(const struct hub *hub)
 {
     size_t free_bytes = hub->limit > hub->used ? hub->limit - hub->used : 0;
     size_t share = free_bytes / (hub->speaking ? hub->speaking : 1);
+    if (hub_is_full(hub))
+        return 0;
     if (share > CREDIT_MAX)
         share = CREDIT_MAX;
     return share < CREDIT_MIN ? CREDIT_MIN : (uint32_t)share;

@@ -80,8 +80,10 @@ void intake_leave(struct intake *i, enum store_end end);
 /* Who speaks for the stream now; NULL: nobody. */
 struct intake *intake_of(const struct hub *hub, uint64_t epoch);
 
-/* How much a client may have under way. */
+/* How much a client may have under way; 0: nothing is taken, the disk is
+ * full. */
 uint32_t hub_credit(const struct hub *hub);
+bool hub_is_full(const struct hub *hub);
 
 /* Takes back what the writer has done and looks at marks. */
 void hub_drain(struct hub *hub);

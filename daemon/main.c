@@ -4,12 +4,10 @@
  * "ready". Stop: no more accepting and reading, everything durable, last
  * acknowledgements, the writer ends, the loop runs dry. Whoever is still at
  * work then, on a question or a journal, is left behind. */
-#include "daemon/adopt.h"
-#include "daemon/answer.h"
 #include "daemon/dirs.h"
 #include "daemon/log.h"
 #include "daemon/options.h"
-#include "daemon/server.h"
+#include "daemon/report.h"
 #include "proto/place.h"
 
 #include <errno.h>
@@ -65,72 +63,16 @@ static uint64_t real_ns(void)
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-static void status_streams(const struct daemon *d, struct status *out)
-{
-    for (const struct intake *i = d->hub.intakes; i; i = i->next) {
-        uint64_t durable = atomic_load(&i->marks.durable);
-        uint64_t committed = atomic_load(&i->marks.committed);
-        if (i->session.state < SESSION_OPEN || !i->leave)
-            continue;
-        status_add(out, "stream",
-                   "run=%s attempt=%u rank=%u pid=%u epoch=%016llx "
-                   "received=%llu committed=%llu durable=%llu via=%s",
-                   i->run, i->attempt, i->rank, i->owner.pid,
-                   (unsigned long long)i->session.epoch,
-                   (unsigned long long)i->session.have,
-                   (unsigned long long)committed, (unsigned long long)durable,
-                   i->live ? "socket" : "journal");
-    }
-}
-
-#define U(v) ((unsigned long long)(v))
-
 static void on_status(void *context, struct status *out)
 {
     const struct daemon *d = context;
-    const struct store_counters *c = d->hub.ops->counters(d->store);
-    const struct server_counters *s = server_counters(d->server);
-    const struct answer_counters *q = answer_counters(d->answer);
-    const struct adopt_counters *j = adopt_counters(d->adopt);
-
-    status_add(out, "version", "%s", TRD_VERSION);
-    status_add(out, "pid", "%ld", (long)getpid());
-    status_add(out, "dir", "%s", d->config.dir);
-    status_add(out, "data", "%s", d->config.data);
-    status_add(out, "store", "%s", d->hub.ops->name);
-    status_add(out, "started_ns", "%llu", U(d->started_ns));
-    status_add(out, "uptime_s", "%llu",
-               U((real_ns() - d->started_ns) / 1000000000));
-    status_add(out, "clients", "%u", s->connections);
-    status_add(out, "clients_limit", "%u", d->config.clients);
-    status_add(out, "clients_accepted", "%llu", U(s->accepted));
-    status_add(out, "clients_refused", "%llu", U(s->refused));
-    status_add(out, "malformed", "%llu", U(s->malformed + q->wrong));
-    status_add(out, "frames", "%llu", U(s->frames));
-    status_add(out, "bytes", "%llu", U(s->bytes));
-    status_add(out, "records", "%llu", U(atomic_load(&c->records)));
-    status_add(out, "commits", "%llu", U(atomic_load(&c->commits)));
-    status_add(out, "syncs", "%llu", U(atomic_load(&c->syncs)));
-    status_add(out, "store_failures", "%llu", U(atomic_load(&c->failures)));
-    status_add(out, "runs_open", "%u", atomic_load(&c->runs_open));
-    status_add(out, "streams_open", "%u", atomic_load(&c->streams_open));
-    status_add(out, "memory_bytes", "%llu", U(d->hub.used));
-    status_add(out, "memory_limit_bytes", "%llu", U(d->hub.limit));
-    status_add(out, "dictionary_entries", "%llu",
-               U(atomic_load(&c->dict_entries)));
-    status_add(out, "questions", "%llu", U(q->questions));
-    status_add(out, "journals_alive", "%u", j->waiting);
-    status_add(out, "journals_adopted", "%llu", U(j->adopted));
-    status_add(out, "journals_bad", "%llu", U(j->bad));
-    status_add(out, "lost", "%llu", U(atomic_load(&c->losses)));
-    for (unsigned i = 0; wire_cause_name(i); i++) {
-        uint64_t lost = atomic_load(&c->lost[i]);
-        char key[48];
-        snprintf(key, sizeof key, "lost.%s", wire_cause_name(i));
-        if (lost)
-            status_add(out, key, "%llu", U(lost));
-    }
-    status_streams(d, out);
+    const struct report r = {.config = &d->config,
+                             .hub = &d->hub,
+                             .server = d->server,
+                             .answer = d->answer,
+                             .adopt = d->adopt,
+                             .started_ns = d->started_ns};
+    report_fill(&r, out);
 }
 
 /* ---- stop ---- */

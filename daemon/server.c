@@ -58,6 +58,7 @@ struct server {
     struct peer *peers;
     unsigned open_handles;
     bool stopped, unaccepted;
+    bool told_full; /* the disk, as clients were told last */
     struct server_counters counters;
 };
 
@@ -592,6 +593,19 @@ static void feed_waiting(struct server *s)
     }
 }
 
+/* Those who send nothing get no acknowledgement, and would not know. */
+static void tell_credit(struct server *s)
+{
+    bool full = hub_is_full(s->o.hub);
+    if (full == s->told_full)
+        return;
+    s->told_full = full;
+    for (struct peer *p = s->peers; p; p = p->next) {
+        if (p->intake.session.state == SESSION_OPEN)
+            send_ack(p);
+    }
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct server *s = timer->data;
@@ -607,6 +621,7 @@ static void on_tick(uv_timer_t *timer)
         peer_tick(p, now);
     }
     feed_waiting(s);
+    tell_credit(s);
 }
 
 void server_room(struct server *s)

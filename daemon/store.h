@@ -58,6 +58,12 @@ struct store_counters {
     _Atomic uint64_t lost[TRD_CAUSE_COUNT]; /* by enum trd_cause */
     _Atomic uint32_t runs_open, streams_open;
     _Atomic uint64_t dict_entries; /* in memory */
+    _Atomic uint64_t failed_ns;    /* monotonic, of the last; 0: none */
+    const char *_Atomic failed_why; /* static text */
+    _Atomic uint64_t runs_bytes, wal_bytes; /* of the open runs */
+    _Atomic uint64_t wal_waits;    /* times that readers were waited for */
+    _Atomic uint32_t disk_full;    /* nothing is taken */
+    _Atomic uint64_t disk_free_bytes, disk_needed_bytes, reserve_bytes;
 };
 
 struct store;

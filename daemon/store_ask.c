@@ -8,6 +8,7 @@
  * from it, and an authorizer what a user types from everything else. */
 #include "daemon/store_ask.h"
 
+#include "daemon/store_space.h"
 #include "proto/missing.h"
 #include "proto/place.h"
 
@@ -132,12 +133,14 @@ int64_t ask_int(sqlite3 *db, const char *sql)
     return v;
 }
 
-/* Opens run; false, with a message, when it is not there or not a run. */
-static bool open_run(struct question *k, const char *run)
+static void close_run(struct question *k)
 {
-    char path[PATH_MAX];
-    path_of(k->a, run, path);
-    snprintf(k->run, sizeof k->run, "%s", run);
+    sqlite3_close(k->db);
+    k->db = NULL;
+}
+
+static bool connect_run(struct question *k, const char *path, const char *how)
+{
     if (sqlite3_open_v2(path, &k->db,
                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
                         NULL) != SQLITE_OK)
@@ -146,15 +149,26 @@ static bool open_run(struct question *k, const char *run)
     sqlite3_limit(k->db, SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES);
     sqlite3_limit(k->db, SQLITE_LIMIT_ATTACHED, 0);
     sqlite3_progress_handler(k->db, PROGRESS_STEPS, ask_progress, k);
-    return sqlite3_exec(k->db, "PRAGMA query_only=1; PRAGMA cache_size=-16384",
+    return sqlite3_exec(k->db, how, NULL, NULL, NULL) == SQLITE_OK &&
+           sqlite3_exec(k->db, "PRAGMA query_only=1; PRAGMA cache_size=-16384",
                         NULL, NULL, NULL) == SQLITE_OK &&
            ask_int(k->db, "PRAGMA application_id") == APPLICATION_ID;
 }
 
-static void close_run(struct question *k)
+/* Opens run; false, with a message, when it is not there or not a run. On a
+ * full disk there may be no room for what connections share: then this one
+ * has the file to itself, and the index of the WAL in memory. */
+static bool open_run(struct question *k, const char *run)
 {
-    sqlite3_close(k->db);
-    k->db = NULL;
+    char path[PATH_MAX];
+    path_of(k->a, run, path);
+    snprintf(k->run, sizeof k->run, "%s", run);
+    if (connect_run(k, path, ""))
+        return true;
+    if (!k->db || !space_is_short(k->db, sqlite3_errcode(k->db)))
+        return false;
+    close_run(k);
+    return connect_run(k, path, "PRAGMA locking_mode=EXCLUSIVE");
 }
 
 /* The run of a file name; false for other files. */

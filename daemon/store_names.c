@@ -301,6 +301,9 @@ struct run *run_find(struct store *s, const struct store_hello *h,
     if (atomic_load(&s->counters.runs_open) >= OPEN_RUNS_MAX)
         return refused(a, REASON_BUSY, 2000, "too many runs are open", 0);
     rc = run_open(s, name, path, h->hello.job, &r);
+    if (rc == SQLITE_FULL)
+        return refused(a, REASON_STORE, FULL_MS,
+                       "the disk of the runs is full", 0);
     if (rc != SQLITE_OK)
         return refused(a, REASON_STORE, 1000, "the run's file cannot be opened",
                        rc);

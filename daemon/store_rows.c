@@ -307,18 +307,52 @@ static void bind_record(sqlite3_stmt *q, const struct pending *p,
                           SQLITE_STATIC);
 }
 
+enum extra_column {
+    EXTRA_STREAM = 1,
+    EXTRA_SEQ,
+    EXTRA_SAMPLING,
+    EXTRA_SAMPLING_ARG,
+    EXTRA_HISTOGRAM
+};
+
+static int insert_extra(struct run *r, const struct pending *p,
+                        const struct wire_record *m)
+{
+    sqlite3_stmt *q = r->statement[SQL_EXTRA];
+    uint8_t histogram[HISTOGRAM_MAX_BYTES];
+
+    sqlite3_clear_bindings(q);
+    sqlite3_bind_int64(q, EXTRA_STREAM, p->stream);
+    sqlite3_bind_int64(q, EXTRA_SEQ, p->seq);
+    if (m->stats.sampling) {
+        sqlite3_bind_int64(q, EXTRA_SAMPLING, m->stats.sampling);
+        sqlite3_bind_int64(q, EXTRA_SAMPLING_ARG,
+                           (sqlite3_int64)m->stats.sampling_arg);
+    }
+    if (m->histogram.kind)
+        sqlite3_bind_blob(q, EXTRA_HISTOGRAM, histogram,
+                          (int)histogram_put(&m->histogram, m->dtype,
+                                             histogram),
+                          SQLITE_STATIC);
+    return run_step(r, SQL_EXTRA);
+}
+
 static int insert_one(struct run *r, const struct pending *p)
 {
     sqlite3_stmt *q = r->statement[SQL_RECORD];
     struct entry e = entry_checked(p->entry);
     struct wire_record m;
+    int rc;
 
     if (record_get(&e, &m))
         return SQLITE_INTERNAL; /* it was read before, and nobody wrote */
     sqlite3_clear_bindings(q);
     bind_key(q, p);
     bind_record(q, p, &m);
-    return run_step(r, SQL_RECORD);
+    rc = run_step(r, SQL_RECORD);
+    if (rc == SQLITE_OK && (m.stats.sampling || m.histogram.kind))
+        rc = insert_extra(r, p, &m);
+    return rc;
 }
 
 int rows_insert(struct run *r)

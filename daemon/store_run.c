@@ -24,6 +24,7 @@ static const char *const statement_sql[STATEMENT_COUNT] = {
     [SQL_RECORD] =
         "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
         "?,?,?,?,?,?,?,?,?)",
+    [SQL_EXTRA] = "INSERT INTO extra VALUES(?,?,?,?,?)",
     [SQL_LOSS] = "INSERT OR IGNORE INTO loss VALUES(?,?,?,?,?,?,?)",
     [SQL_CLOCK] = "INSERT OR IGNORE INTO clock VALUES(?,?,?)",
     [SQL_MARK] = "UPDATE stream SET seq = ?2, dict_n = ?3, iteration = ?4, "
@@ -248,7 +249,6 @@ static int set_up(struct run *r)
                           "PRAGMA journal_mode=WAL;"
                           "PRAGMA synchronous=NORMAL;"
                           "PRAGMA journal_size_limit=67108864;"
-                          "PRAGMA wal_autocheckpoint=4000;"
                           "PRAGMA cache_size=-32768",
                           NULL, NULL, NULL);
     return rc;
@@ -327,6 +327,9 @@ static int open_db(struct run *r, struct slice job)
         if (rc == SQLITE_OK)
             rc = file_look_at(r->db, &content);
     }
+    if (rc == SQLITE_OK && content == CONTENT_EMPTY &&
+        space_is_full(r->store))
+        return SQLITE_FULL; /* what is left is for the runs that are there */
     if (rc == SQLITE_OK && content == CONTENT_EMPTY) {
         sqlite3_close(r->db);
         r->db = NULL;
@@ -340,6 +343,8 @@ static int open_db(struct run *r, struct slice job)
         rc = sync_leftover(r);
     if (rc == SQLITE_OK)
         rc = prepare_all(r);
+    if (rc == SQLITE_OK)
+        wal_open(r);
     if (rc == SQLITE_OK && stat(r->path, &st) != 0)
         rc = SQLITE_IOERR;
     if (rc == SQLITE_OK) {
@@ -368,11 +373,17 @@ int run_open(struct store *s, const char *name, const char *path,
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->path, sizeof r->path, "%s", path);
     rc = open_db(r, job);
-    if (rc != SQLITE_OK) {
+    if (rc != SQLITE_OK && space_is_short(r->db, rc)) {
+        space_spent(s);
+        rc = SQLITE_FULL;
+    } else if (rc != SQLITE_OK) {
         log_error("open",
                   "file=\"%s\" error=\"%s\" then=\"the client is "
                   "refused and tries again\"",
                   path, r->db ? sqlite3_errmsg(r->db) : sqlite3_errstr(rc));
+    }
+    if (rc != SQLITE_OK) {
+        store_failed(s, sqlite3_errstr(rc));
         close_db(r);
         free(r);
         if (file_is_damage(rc))
@@ -484,6 +495,10 @@ void run_fail(struct run *r, int code, const char *what)
               r->name, what,
               code == SQLITE_READONLY_DBMOVED ? "the file was moved away"
                                               : sqlite3_errstr(code));
+    if (space_is_short(r->db, code))
+        space_spent(r->store);
+    if (code != SQLITE_READONLY_DBMOVED)
+        store_failed(r->store, sqlite3_errstr(code));
     if (!sqlite3_get_autocommit(r->db))
         sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
     run_close(r);

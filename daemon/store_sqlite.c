@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum {
+    ROOM_FACTOR = 2, /* bytes on the disk of one received, at the most */
     IDLE_CLOSE_S = 10,
     LOCKED_S = 5, /* then its clients are told, and send again later */
     AGAIN_S = 2   /* found locked after longer than this: another lock */
@@ -29,6 +30,12 @@ uint64_t store_now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+void store_failed(struct store *s, const char *why)
+{
+    atomic_store(&s->counters.failed_why, why);
+    atomic_store(&s->counters.failed_ns, store_now_ns());
 }
 
 int run_step(struct run *r, enum statement s)
@@ -120,7 +127,7 @@ static void test_remove(const char *path)
 
 /* A row committed and read back by another connection, in the way and the
  * place that runs are stored. */
-static int self_test(const char *data, char *why, size_t cap)
+static int self_test(const char *data, bool *full, char *why, size_t cap)
 {
     char path[PATH_MAX + 32];
     sqlite3 *db = NULL;
@@ -138,6 +145,7 @@ static int self_test(const char *data, char *why, size_t cap)
     if (rc != SQLITE_OK)
         snprintf(why, cap, "cannot store a row in '%s': %s", data,
                  db ? sqlite3_errmsg(db) : sqlite3_errstr(rc));
+    *full = rc != SQLITE_OK && space_is_short(db, rc);
     sqlite3_close(db);
     test_remove(path);
     return rc == SQLITE_OK ? 0 : TRD_EIO;
@@ -147,14 +155,16 @@ static int store_sqlite_open(const char *data, struct store **out, char *why,
                              size_t cap)
 {
     struct store *s;
+    bool full;
     int rc;
 
     if (strlen(data) + TRD_MAX_RUN + 32 > PATH_MAX) {
         snprintf(why, cap, "the data path is too long: '%.100s...'", data);
         return TRD_ELIMIT;
     }
-    rc = self_test(data, why, cap);
-    if (rc)
+    /* on a full disk questions are answered all the same */
+    rc = self_test(data, &full, why, cap);
+    if (rc && !full)
         return rc;
     s = calloc(1, sizeof *s);
     if (!s) {
@@ -162,6 +172,11 @@ static int store_sqlite_open(const char *data, struct store **out, char *why,
         return TRD_ENOMEM;
     }
     snprintf(s->data, sizeof s->data, "%s", data);
+    s->wal_limit = WAL_LIMIT_BYTES;
+    s->wal_wait_ms = WAL_WAIT_MS;
+    space_open(s);
+    if (full)
+        space_spent(s);
     sweep_open(s);
     *out = s;
     return 0;
@@ -208,7 +223,10 @@ static void store_sqlite_hello(struct store *s, const struct store_hello *h,
     rc = stream_find(r, h, &t);
     if (rc != SQLITE_OK) {
         run_fail(r, rc, "hello");
-        refuse(a, REASON_STORE, 1000, "the run's file cannot be written");
+        if (space_is_full(s))
+            refuse(a, REASON_STORE, FULL_MS, "the disk of the runs is full");
+        else
+            refuse(a, REASON_STORE, 1000, "the run's file cannot be written");
         return;
     }
     if (!t) {
@@ -239,8 +257,12 @@ static bool store_sqlite_ready(struct store *s, struct store_stream *shared,
     (void)s;
     if (!r)
         return true;
+    if (writes && !r->locked && wal_holds(r))
+        r->locked = true;
     if (!writes ? !r->locked : run_ready(r))
         return true;
+    if (r->wal_wait_ns)
+        return false;
     if (store_now_ns() - r->locked_ns < LOCKED_S * UINT64_C(1000000000))
         return false;
     run_fail(r, SQLITE_BUSY, "lock");
@@ -286,6 +308,7 @@ static void store_sqlite_data(struct store *s, struct store_stream *shared,
         run_fail(r, rc, "records");
     else
         atomic_fetch_add(&s->counters.bytes, n);
+    s->fresh_bytes += n;
 }
 
 static void store_sqlite_gap(struct store *s, struct store_stream *shared,
@@ -409,6 +432,7 @@ static void committed(struct run *r, size_t rows)
         atomic_fetch_add(&c->losses, r->fresh_losses[i]);
         r->fresh_losses[i] = 0;
     }
+    wal_committed(r);
 }
 
 static void commit_run(struct run *r)
@@ -428,6 +452,8 @@ static void commit_run(struct run *r)
 static void store_sqlite_commit(struct store *s)
 {
     struct run *next;
+    space_need(s, ROOM_FACTOR * s->fresh_bytes);
+    s->fresh_bytes = 0;
     for (struct run *r = s->runs; r; r = next) {
         next = r->next;
         if (r->open_transaction)
@@ -480,6 +506,8 @@ static void store_sqlite_tidy(struct store *s)
 {
     uint64_t now = store_now_ns();
     struct run *next;
+    space_look(s);
+    wal_measure(s);
     sweep_some(s);
     for (struct run *r = s->runs; r; r = next) {
         int rc = run_check_file(r);

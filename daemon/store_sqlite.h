@@ -8,12 +8,14 @@
 
 #include "daemon/file_key.h"
 #include "daemon/store.h"
+#include "daemon/store_space.h"
 #include "proto/record.h"
 
 enum statement {
     SQL_BEGIN,
     SQL_COMMIT,
     SQL_RECORD,
+    SQL_EXTRA,
     SQL_LOSS,
     SQL_CLOCK,
     SQL_MARK,
@@ -84,6 +86,10 @@ struct run {
     bool locked;           /* by another program; not tried until unlock() */
     uint64_t locked_ns;    /* since when, as far as it is */
     uint64_t busy_ns;      /* when it was found locked last */
+    unsigned wal_pages;    /* of the log, at the last commit */
+    unsigned wal_next;     /* that many are copied to the file next */
+    uint64_t wal_limit;    /* bytes; then readers are waited for */
+    uint64_t wal_wait_ns;  /* since when they are; 0: not */
     bool unsafe;           /* committed and not durable */
     uint64_t idle_ns;      /* since when nobody is connected */
     struct pending *rows;
@@ -108,10 +114,23 @@ struct store {
     struct known *known;
     char **sweep;          /* files that were not looked at yet */
     size_t sweep_n;
+    struct space space;
+    uint64_t wal_limit;    /* WAL_LIMIT_BYTES */
+    uint64_t wal_wait_ms;  /* WAL_WAIT_MS */
+    uint64_t fresh_bytes;  /* of records, since the last commit */
     struct store_counters counters;
 };
 
+enum {
+    FULL_MS = 5000, /* a client that was refused comes again */
+    WAL_LIMIT_BYTES = 64 * 1024 * 1024,
+    WAL_WAIT_MS = 10000 /* for readers, when it is reached */
+};
+
 uint64_t store_now_ns(void);
+
+/* For whoever asks how it goes; why is static. */
+void store_failed(struct store *s, const char *why);
 
 enum content { CONTENT_OURS, CONTENT_EMPTY, CONTENT_FOREIGN };
 
@@ -122,6 +141,13 @@ int file_get_meta(sqlite3 *db, const char *key, char *out, size_t cap);
 bool file_is_damage(int code);
 /* A damaged file stays, renamed, for whoever can read something of it. */
 void file_put_aside(const char *path);
+
+/* The log of a run: from its opening, after each commit, before each
+ * transaction (true: not yet, ask again later), once a second. */
+void wal_open(struct run *r);
+void wal_committed(struct run *r);
+bool wal_holds(struct run *r);
+void wal_measure(struct store *s);
 
 /* Runs a prepared statement to its end and resets it. A SQLite code. */
 int run_step(struct run *r, enum statement s);

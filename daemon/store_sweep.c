@@ -1,7 +1,8 @@
 /* Streams that an earlier daemon left open and whose processes are gone.
  * Writer thread. A few files a second, so that a start with thousands of
  * runs is as quick as any; a run that is in use is left out, for its streams
- * are looked after by those who speak for them. */
+ * are looked after by those who speak for them. A file that is locked has
+ * another turn. */
 #include "daemon/store_sqlite.h"
 
 #include "daemon/log.h"
@@ -75,22 +76,22 @@ static int set_dead(sqlite3 *db, int64_t id)
     return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-static unsigned sweep_db(sqlite3 *db)
+static int sweep_db(sqlite3 *db, unsigned *n)
 {
     sqlite3_stmt *q = NULL;
-    unsigned n = 0;
     int rc = sqlite3_prepare_v2(db,
                                 "SELECT id, pid, start_time, boot_id FROM "
                                 "stream WHERE state = 'open'",
                                 -1, &q, NULL);
-    while (rc == SQLITE_OK && sqlite3_step(q) == SQLITE_ROW) {
+    while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        rc = SQLITE_OK;
         if (row_alive(q))
             continue;
         rc = set_dead(db, sqlite3_column_int64(q, 0));
-        n += rc == SQLITE_OK;
+        *n += rc == SQLITE_OK;
     }
     sqlite3_finalize(q);
-    return n;
+    return rc;
 }
 
 static bool is_open(const struct store *s, const char *path)
@@ -102,31 +103,43 @@ static bool is_open(const struct store *s, const char *path)
     return false;
 }
 
-static void sweep_file(struct store *s, const char *file)
+/* False: somebody has the file locked, if only to recover its WAL. Waits for
+ * nobody: one thread writes all runs. */
+static bool sweep_file(struct store *s, const char *file)
 {
     char path[PATH_MAX];
     enum content content;
     sqlite3 *db = NULL;
     unsigned n = 0;
+    int rc;
 
     if (snprintf(path, sizeof path, "%s/%s", s->data, file) >= PATH_MAX ||
         is_open(s, path))
-        return;
+        return true;
     /* a file that cannot be read is the business of whoever asks for it */
-    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
-                        NULL) == SQLITE_OK &&
-        file_look_at(db, &content) == SQLITE_OK && content == CONTENT_OURS)
-        n = sweep_db(db);
+    rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+                         NULL);
+    if (rc == SQLITE_OK)
+        rc = file_look_at(db, &content);
+    if (rc == SQLITE_OK && content == CONTENT_OURS)
+        rc = sweep_db(db, &n);
     sqlite3_close(db);
     if (n)
         log_info("sweep", "file=\"%s\" dead=%u", file, n);
+    return (rc & 0xff) != SQLITE_BUSY;
 }
 
 void sweep_some(struct store *s)
 {
-    for (int i = 0; i < FILES_AT_ONCE && s->sweep_n; i++) {
-        char *file = s->sweep[--s->sweep_n];
-        sweep_file(s, file);
-        free(file);
+    size_t end = s->sweep_n;
+    for (int i = 0; i < FILES_AT_ONCE && end; i++) {
+        char *file = s->sweep[--end];
+        if (sweep_file(s, file)) {
+            free(file);
+            s->sweep[end] = s->sweep[--s->sweep_n];
+        } else { /* another time, and others before it */
+            s->sweep[end] = s->sweep[0];
+            s->sweep[0] = file;
+        }
     }
 }

@@ -2,9 +2,13 @@
 #include "proto/record.h"
 
 #include "proto/crc32c.h"
+#include "proto/sampling.h"
 
 enum {
     HAS_KNOWN = TRD_HAS_ALL | TRD_IS_GIVEN,
+    HAS_MORE = 128, /* in the body only: a mask of these follows */
+    MORE_SAMPLING = 1,
+    MORE_HISTOGRAM = 2,
     COUNTS = 5
 };
 
@@ -122,11 +126,77 @@ static union trd_value get_value(struct reader *r, uint32_t dtype)
     return v;
 }
 
+/* Each sample has an element of its own. */
+static bool samples_ok(const struct trd_stats *s)
+{
+    int rule = (int)s->sampling;
+    return trd_sampling_name(rule) &&
+           (rule != TRD_EVERY || s->sampling_arg) &&
+           s->sample_n <=
+               sampling_count(s->n, TRD_MAX_SAMPLES, rule, s->sampling_arg);
+}
+
+static const struct trd_histogram *histogram_of(const struct trd_stats *s)
+{
+    return s->histogram && s->histogram->kind ? s->histogram : NULL;
+}
+
+static bool bins_ok(uint32_t dtype, uint32_t first, uint32_t n)
+{
+    uint32_t bins = trd_dtype_bins((int)dtype);
+    return bins && (n ? n <= bins && first <= bins - n : !first);
+}
+
+static bool histogram_ok(uint32_t dtype, const struct trd_stats *s)
+{
+    const struct trd_histogram *h = histogram_of(s);
+    uint64_t left = s->n;
+    if (!h)
+        return true;
+    if (!trd_histogram_name((int)h->kind) || !bins_ok(dtype, h->first, h->n))
+        return false;
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (h->count[i] > left)
+            return false;
+        left -= h->count[i];
+    }
+    return !h->n || (h->count[0] && h->count[h->n - 1]);
+}
+
+bool record_figures_ok(uint32_t dtype, const struct trd_stats *s)
+{
+    return s->n <= INT64_MAX && s->nan <= s->n && s->pinf <= s->n &&
+           s->ninf <= s->n && s->zero <= s->n && s->subnormal <= s->n &&
+           !(s->has & ~(uint32_t)HAS_KNOWN) && samples_ok(s) &&
+           histogram_ok(dtype, s);
+}
+
+/* What most records do without. */
+static void put_more(struct writer *w, const struct trd_stats *s,
+                     unsigned more)
+{
+    const struct trd_histogram *h = histogram_of(s);
+    put_u8(w, (uint8_t)more);
+    if (more & MORE_SAMPLING) {
+        put_u8(w, (uint8_t)s->sampling);
+        put_varint(w, s->sampling_arg);
+    }
+    if (!h)
+        return;
+    put_u8(w, (uint8_t)h->kind);
+    put_varint(w, h->first);
+    put_varint(w, h->n);
+    for (uint32_t i = 0; i < h->n; i++)
+        put_varint(w, h->count[i]);
+}
+
 int record_head_put(struct writer *w, const struct wire_record *r)
 {
     const struct trd_stats *s = &r->stats;
+    unsigned more = (s->sampling ? MORE_SAMPLING : 0u) |
+                    (histogram_of(s) ? MORE_HISTOGRAM : 0u);
     put_u8(w, (uint8_t)r->dtype);
-    put_u8(w, (uint8_t)s->has);
+    put_u8(w, (uint8_t)(s->has | (more ? HAS_MORE : 0u)));
     put_varint(w, r->site);
     put_varint(w, r->shape);
     put_varint(w, r->t_ns);
@@ -163,6 +233,8 @@ int record_head_put(struct writer *w, const struct wire_record *r)
         put_f64(w, s->l2);
     if (s->has & TRD_HAS_HASH)
         put_u64(w, s->hash);
+    if (more)
+        put_more(w, s, more);
     put_varint(w, s->sample_n);
     return wrote(w);
 }
@@ -190,6 +262,44 @@ static void get_counts(struct reader *r, struct trd_stats *s)
     }
 }
 
+/* The counts are read to see that they hold; they stay where they lie. */
+static void get_histogram(struct reader *r, const struct wire_record *m,
+                          struct wire_histogram *out)
+{
+    uint64_t left = m->stats.n, count = 1;
+    out->kind = get_u8(r);
+    out->first = get_varint32(r);
+    out->n = get_varint32(r);
+    if (!out->kind || !trd_histogram_name((int)out->kind) ||
+        !bins_ok(m->dtype, out->first, out->n))
+        r->bad = true;
+    out->counts.text = (const char *)r->at;
+    for (uint32_t i = 0; i < out->n && !r->bad; i++) {
+        count = get_varint(r);
+        if (count > left || (i == 0 && !count))
+            r->bad = true;
+        left -= count;
+    }
+    if (!count)
+        r->bad = true;
+    out->counts.n = (size_t)((const char *)r->at - out->counts.text);
+}
+
+static void get_more(struct reader *r, struct wire_record *m)
+{
+    unsigned more = get_u8(r);
+    if (!more || more & ~(unsigned)(MORE_SAMPLING | MORE_HISTOGRAM))
+        r->bad = true;
+    if (more & MORE_SAMPLING) {
+        m->stats.sampling = (enum trd_sampling)get_u8(r);
+        m->stats.sampling_arg = get_varint(r);
+        if (!m->stats.sampling)
+            r->bad = true;
+    }
+    if (more & MORE_HISTOGRAM)
+        get_histogram(r, m, &m->histogram);
+}
+
 int record_get(const struct entry *e, struct wire_record *out)
 {
     struct reader r = reader_of(e->body, e->body_n);
@@ -197,8 +307,9 @@ int record_get(const struct entry *e, struct wire_record *out)
     struct trd_stats *s = &m.stats;
     memset(&m, 0, sizeof m);
     m.dtype = get_u8(&r);
-    s->has = get_u8(&r);
-    if (!trd_dtype_name((int)m.dtype) || s->has & ~(unsigned)HAS_KNOWN)
+    unsigned has = get_u8(&r);
+    s->has = has & HAS_KNOWN;
+    if (!trd_dtype_name((int)m.dtype))
         return TRD_ECORRUPT;
     m.site = get_varint32(&r);
     m.shape = get_varint32(&r);
@@ -232,8 +343,10 @@ int record_get(const struct entry *e, struct wire_record *out)
         s->l2 = get_f64(&r);
     if (s->has & TRD_HAS_HASH)
         s->hash = get_u64(&r);
+    if (has & HAS_MORE)
+        get_more(&r, &m);
     s->sample_n = get_varint32(&r);
-    if (s->sample_n > TRD_MAX_SAMPLES || s->sample_n > s->n)
+    if (r.bad || !samples_ok(s))
         return TRD_ECORRUPT;
     m.samples = get_bytes(
         &r, (size_t)s->sample_n * trd_dtype_bytes((int)m.dtype));

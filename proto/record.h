@@ -44,15 +44,33 @@ uint32_t entry_seal(uint8_t *entry, uint32_t kind, uint32_t len,
  * TRD_ETRUNC when left is too short, TRD_ECORRUPT when it does not hold. */
 int entry_get(const void *bytes, size_t left, struct entry *out);
 
+/* A histogram that was read: its counts as they lie. */
+struct wire_histogram {
+    uint32_t kind; /* enum trd_histogram_kind, 0: there is none */
+    uint32_t first, n;
+    struct slice counts; /* n varints */
+};
+
 /* A record as it travels: ids instead of names. */
 struct wire_record {
     uint32_t site, shape; /* dictionary ids */
     uint32_t dtype;
     uint64_t t_ns;        /* since the stream's anchor */
     struct trd_when when;
-    struct trd_stats stats;
+    struct trd_stats stats; /* .histogram: to be written; NULL when read */
     const uint8_t *samples; /* stats.sample_n elements */
+    struct wire_histogram histogram; /* when read */
 };
+/* What a body needs at most besides the samples: 2 codes, 10 varints of 10, a
+ * mask and 5 counts of 10, 8 figures of 8, and with a histogram a mask, 2
+ * codes and 3 varints more and one for each bin. */
+enum {
+    RECORD_HEAD_BYTES = 256,
+    RECORD_HISTOGRAM_BYTES = RECORD_HEAD_BYTES + 10 * TRD_MAX_BINS
+};
+/* Whether a reader takes these figures of a tensor of this dtype, which is a
+ * known one. */
+bool record_figures_ok(uint32_t dtype, const struct trd_stats *s);
 /* Writes the body; head leaves out the samples, which come last, so that
  * they can be copied straight from where they lie. */
 int record_head_put(struct writer *w, const struct wire_record *r);

@@ -181,6 +181,23 @@ static void figures(struct cells *c, struct row *r)
     }
 }
 
+static void sampling(struct cells *c, struct trd_stats *s)
+{
+    uint32_t rule = small(c, ROW_SAMPLING);
+    s->sampling = (enum trd_sampling)rule;
+    s->sampling_arg = (uint64_t)whole(c, ROW_SAMPLING_ARG);
+    if (rule >= TRD_SAMPLING_COUNT ||
+        (rule == TRD_EVERY && !s->sampling_arg))
+        c->bad = true;
+}
+
+static void histogram(struct cells *c, struct row *r)
+{
+    if (there(c, ROW_HISTOGRAM) &&
+        histogram_get(words(c, ROW_HISTOGRAM), r->dtype, &r->histogram))
+        c->bad = true;
+}
+
 int row_get(const struct cell cells[ROW_COLUMN_COUNT], struct row *out)
 {
     struct cells c = {cells, false};
@@ -208,6 +225,8 @@ int row_get(const struct cell cells[ROW_COLUMN_COUNT], struct row *out)
     shape(&c, &r);
     figures(&c, &r);
     r.samples = words(&c, ROW_SAMPLES);
+    sampling(&c, &r.stats);
+    histogram(&c, &r);
     unsigned bytes = trd_dtype_bytes(r.dtype);
     if (c.bad || !trd_dtype_name(r.dtype) || !trd_pass_name(r.pass) ||
         r.io > TRD_OUTPUT ||
@@ -469,7 +488,9 @@ int sql_records(const struct query *q, const struct name_reading *r,
             " CROSS JOIN path p ON p.id = r.path"
             " CROSS JOIN shape h ON h.id = r.shape"
             " LEFT JOIN object o ON o.id = r.object"
-            " LEFT JOIN note t ON t.id = r.note WHERE 1");
+            " LEFT JOIN note t ON t.id = r.note"
+            " LEFT JOIN extra x ON x.stream = r.stream AND x.seq = r.seq"
+            " WHERE 1");
     if (r)
         match_reading(&b, r);
     match_filter(&b, "s.rank", q->rank);

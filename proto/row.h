@@ -6,6 +6,7 @@
 #ifndef PROTO_ROW_H
 #define PROTO_ROW_H
 
+#include "proto/histogram.h"
 #include "proto/name.h"
 #include "proto/query.h"
 
@@ -45,7 +46,10 @@
     X(SAMPLES, "r.samples")                                                   \
     X(LABELS, "r.labels")                                                     \
     X(NOTE, "t.text")                                                         \
-    X(GIVEN, "r.given")
+    X(GIVEN, "r.given")                                                       \
+    X(SAMPLING, "x.sampling")                                                 \
+    X(SAMPLING_ARG, "x.sampling_arg")                                         \
+    X(HISTOGRAM, "x.histogram")
 
 enum row_column {
 #define ROW_COLUMN_MEMBER(name, sql) ROW_##name,
@@ -66,8 +70,10 @@ struct row {
     uint32_t microbatch, labels;
     uint32_t ndim;
     int64_t shape[TRD_MAX_DIMS];
-    struct trd_stats stats;    /* finite figures; has tells which hold */
+    struct trd_stats stats;    /* finite figures; has tells which hold;
+                                  .histogram is NULL */
     struct slice samples;      /* stats.sample_n elements of dtype */
+    struct histogram histogram;
 };
 /* Reads a row's cells. TRD_ECORRUPT when one has the wrong type or size. */
 int row_get(const struct cell cells[ROW_COLUMN_COUNT], struct row *out);

@@ -1,9 +1,9 @@
 -- tracerd, stored run, version 1.
 --
 -- One file is one run. Plain tables hold the data; the views v_record,
--- v_sample, v_object, v_run and v_loss are the SQL promise: their names and
--- columns stay. Figures in tables are over finite elements; the views also
--- have numpy's form, where NaN is NULL with the count in column nan.
+-- v_sample, v_histogram, v_object, v_run and v_loss are the SQL promise: their
+-- names and columns stay. Figures in tables are over finite elements; the
+-- views also have numpy's form, where NaN is NULL with the count in column nan.
 
 PRAGMA application_id = 1414677316; -- "TRCD"
 PRAGMA user_version = 1;
@@ -117,6 +117,23 @@ CREATE TABLE record(
     PRIMARY KEY(step, object, pass, stream, io, position, seq)
 ) WITHOUT ROWID;
 
+-- What only some records have; apart, so that the others do not pay for it.
+CREATE TABLE extra(
+    stream       INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,       -- of the record
+    sampling     INTEGER,                -- table sampling; NULL: equidistant
+    sampling_arg INTEGER,                -- every: the distance; random: the
+                                         -- seed; 64 bits
+    histogram    BLOB,                   -- how many elements have which
+                                         -- exponent. Little endian: 1 byte
+                                         -- kind, table histogram; 1 byte dtype
+                                         -- of the record; 1 byte w; 2 bytes
+                                         -- first bin; then the counts of it
+                                         -- and the following bins, w bytes
+                                         -- each. See v_histogram
+    PRIMARY KEY(stream, seq)
+) WITHOUT ROWID;
+
 -- Records that are missing, and why: every gap in seq has a row here.
 CREATE TABLE loss(
     stream INTEGER NOT NULL,
@@ -141,6 +158,8 @@ CREATE TABLE clock(
 CREATE TABLE pass(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE label(bit INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE io(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE sampling(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE histogram(id INTEGER PRIMARY KEY, name TEXT NOT NULL);
 
 -- How the bits of a sample are read: sign, exponent, mantissa widths.
 -- special: 0 integer, 1 IEEE, 2 only all ones is NaN, 3 only the sign bit
@@ -163,6 +182,8 @@ CREATE TABLE number(i INTEGER PRIMARY KEY, pow2 REAL);
 INSERT INTO pass VALUES(1,'forward'),(2,'backward'),(3,'grad'),(4,'param'),
     (5,'user');
 INSERT INTO io VALUES(0,''),(1,'input'),(2,'output');
+INSERT INTO sampling VALUES(0,'equidistant'),(1,'every'),(2,'random');
+INSERT INTO histogram VALUES(1,'rows'),(2,'exact');
 INSERT INTO label VALUES(0,'recompute'),(1,'eval'),(2,'local'),(3,'final'),
     (4,'scaled'),(5,'skipped'),(6,'exact'),(7,'total'),(8,'sparse'),
     (9,'complex'),(10,'quantized'),(11,'shard'),(12,'materialized'),
@@ -194,7 +215,8 @@ INSERT INTO number SELECT i, v FROM down;
 -- Every record by name, with all figures.
 -- max, min, mean, std, l2 are numpy's over all elements: infinities as IEEE
 -- says, NULL where numpy has NaN (then nan > 0, or inf - inf) or where n is
--- 0. finite_* are over finite elements.
+-- 0. finite_* are over finite elements. sampling is 'every 16' or 'random seed
+-- 7', and NULL where samples are equidistant.
 CREATE VIEW v_record AS
 SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
     pa.name AS pass, o.class, o.instance,
@@ -237,7 +259,9 @@ SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
         || coalesce(' ' || t.text, '') AS labels,
     r.max AS finite_max, r.min AS finite_min, r.mean AS finite_mean,
     r.std AS finite_std, r.l2 AS finite_l2,
-    r.samples, r.stream
+    r.samples, CASE x.sampling WHEN 1 THEN printf('every %u', x.sampling_arg)
+        WHEN 2 THEN printf('random seed %u', x.sampling_arg) END AS sampling,
+    x.histogram, r.stream
 FROM record r JOIN stream s ON s.id = r.stream
     JOIN pass pa ON pa.id = r.pass
     JOIN io ON io.id = r.io
@@ -245,13 +269,17 @@ FROM record r JOIN stream s ON s.id = r.stream
     JOIN shape h ON h.id = r.shape
     JOIN dtype d ON d.id = r.dtype
     LEFT JOIN object o ON o.id = r.object
-    LEFT JOIN note t ON t.id = r.note;
+    LEFT JOIN note t ON t.id = r.note
+    LEFT JOIN extra x ON x.stream = r.stream AND x.seq = r.seq;
 
 -- One row a sample. element is its index in the flattened tensor. value is
--- NULL for NaN (bits tell); imag only for complex dtypes.
+-- NULL for NaN (bits tell); imag only for complex dtypes. Where samples were
+-- drawn at random, z is made as FORMAT.md says, in halves of 32 bits, since SQL
+-- has no unsigned 64: five steps, of which each shifts by s or multiplies by
+-- (ch, cl); then the upper half of z times the elements of the sample's part.
 CREATE VIEW v_sample AS
 WITH part AS (
-    SELECT r.stream, r.seq, c.i AS sample, r.dtype,
+    SELECT r.stream, r.seq, c.i AS sample, r.dtype, x.sampling, x.sampling_arg,
         coalesce(r.n, h.n) AS n,
         length(r.samples) / (d.bytes * d.parts) AS k, q.i AS part, d.*,
         hex(substr(r.samples, 1 + (c.i * d.parts + q.i) * d.bytes, d.bytes))
@@ -261,6 +289,7 @@ WITH part AS (
         JOIN number c ON c.i >= 0
             AND c.i < length(r.samples) / (d.bytes * d.parts)
         JOIN number q ON q.i >= 0 AND q.i < d.parts
+        LEFT JOIN extra x ON x.stream = r.stream AND x.seq = r.seq
 ), bits AS (
     SELECT *, (SELECT sum(
         (instr('123456789ABCDEF', substr(x, 2 * b.i + 1, 1)) << 4
@@ -292,13 +321,77 @@ WITH part AS (
         END AS v
     FROM field
 )
-SELECT stream, seq, sample, CASE WHEN sample > 0 AND sample = k - 1
-        THEN n - 1 ELSE CAST(sample * ((n - 1) * 1.0 / max(k - 1, 1))
-                             AS INTEGER) END AS element,
+SELECT stream, seq, sample, CASE WHEN sampling = 1 THEN sample * sampling_arg
+        WHEN sampling = 2 THEN (
+            WITH RECURSIVE mix(step, s, ch, cl) AS (VALUES(0, 30, 0, 0),
+                (1, 0, 3210233709, 484763065), (2, 27, 0, 0),
+                (3, 0, 2496678331, 321982955), (4, 31, 0, 0)),
+            z(step, hi, lo) AS (
+                SELECT 0, (h + (l >> 32)) & 4294967295, l & 4294967295
+                FROM (SELECT (sampling_arg & 4294967295)
+                        + (sample + 1) * 2135587861 AS l,
+                    (sampling_arg >> 32 & 4294967295)
+                        + (sample + 1) * 2654435769 AS h)
+                UNION ALL
+                SELECT z.step + 1,
+                    CASE WHEN s THEN (hi | (hi >> s)) - (hi & (hi >> s))
+                    ELSE (((lo & 65535) * cl
+                            + (((lo >> 16) * cl & 65535) << 16) >> 32)
+                        + ((lo >> 16) * cl >> 16) + (lo & 65535) * ch
+                        + (((lo >> 16) * ch & 65535) << 16) + (hi & 65535) * cl
+                        + (((hi >> 16) * cl & 65535) << 16)) & 4294967295 END,
+                    CASE WHEN s THEN (lo | ((hi << 32 - s) | (lo >> s))
+                            & 4294967295)
+                        - (lo & ((hi << 32 - s) | (lo >> s)))
+                    ELSE (lo & 65535) * cl
+                        + (((lo >> 16) * cl & 65535) << 16) & 4294967295 END
+                FROM z JOIN mix ON mix.step = z.step)
+            SELECT n / k * sample + min(sample, n % k) + (((((lo & 65535) * ml
+                    >> 16) + (lo >> 16) * ml >> 16) + (hi & 65535) * ml
+                    + (lo & 65535) * mh >> 16) + (hi >> 16) * ml
+                    + (lo >> 16) * mh >> 16) + (hi & 65535) * mh
+                    + ((hi >> 16) * mh << 16)
+            FROM z, (SELECT m >> 32 AS mh, m & 4294967295 AS ml
+                     FROM (SELECT n / k + (sample < n % k) AS m))
+            WHERE step = 5)
+        WHEN sample > 0 AND sample = k - 1 THEN n - 1
+        ELSE CAST(sample * ((n - 1) * 1.0 / max(k - 1, 1)) AS INTEGER)
+        END AS element,
     max(CASE part WHEN 0 THEN v END) AS value,
     max(CASE part WHEN 1 THEN v END) AS imag,
     max(CASE part WHEN 0 THEN x END) AS bits
 FROM value GROUP BY stream, seq, sample;
+
+-- One row a bin between the first and the last that is not empty. exponent:
+-- |x| < 2^(exponent + 1), and not below 2^exponent but in bin 0, which has
+-- zeros and subnormals. The last bin of a dtype with infinities has them and
+-- NaN. kind: 'exact' counts every element, 'rows' some of a large tensor.
+CREATE VIEW v_histogram AS
+WITH head AS (
+    SELECT stream, seq, histogram AS h,
+        instr('123456789ABCDEF', substr(x, 2, 1)) AS kind,
+        instr('123456789ABCDEF', substr(x, 3, 1)) * 16
+        + instr('123456789ABCDEF', substr(x, 4, 1)) AS dtype,
+        instr('123456789ABCDEF', substr(x, 6, 1)) AS width,
+        instr('123456789ABCDEF', substr(x, 7, 1)) * 16
+        + instr('123456789ABCDEF', substr(x, 8, 1))
+        + instr('123456789ABCDEF', substr(x, 9, 1)) * 4096
+        + instr('123456789ABCDEF', substr(x, 10, 1)) * 256 AS first
+    FROM (SELECT *, hex(substr(histogram, 1, 5)) AS x FROM extra
+          WHERE histogram IS NOT NULL)
+)
+SELECT e.stream, e.seq, e.first + c.i AS bin, e.first + c.i - CASE
+        WHEN d.parts > 1 THEN 1023 WHEN d.special = 0 THEN 1 ELSE d.bias
+        END AS exponent,
+    (SELECT sum(
+        (instr('123456789ABCDEF', substr(y, 2 * b.i + 1, 1)) << 4
+        | instr('123456789ABCDEF', substr(y, 2 * b.i + 2, 1))) << 8 * b.i)
+        FROM (SELECT hex(substr(e.h, 6 + c.i * e.width, e.width)) AS y),
+             number b WHERE b.i >= 0 AND b.i < e.width) AS count,
+    k.name AS kind
+FROM head e JOIN histogram k ON k.id = e.kind
+    JOIN dtype d ON d.id = e.dtype
+    JOIN number c ON c.i >= 0 AND c.i < (length(e.h) - 5) / e.width;
 
 CREATE VIEW v_object AS
 SELECT id, class, instance, class || '-' || instance AS object, module

@@ -17,7 +17,8 @@ enum {
     FRAME_OPTIONAL = 1,     /* flag: an unknown type may be skipped */
 
     ENTRY_HEADER_BYTES = 12,
-    ENTRY_MAX_BYTES = 72 * 1024, /* 4096 complex128 samples and room */
+    ENTRY_MAX_BYTES = 96 * 1024, /* 4096 complex128 samples, a histogram of
+                                    2048 bins, and room */
     DICT_MAX_ENTRIES = 1 << 20,  /* of one stream */
     WIRE_STRING_MAX = 1024,      /* names in entries and hellos */
     WIRE_INFO_MAX = 48 * 1024,   /* JSON about the process */

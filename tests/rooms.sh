@@ -13,7 +13,7 @@ complain() {
 # room, then what "..." and <...> may begin with; ISO C and POSIX are free
 check() {
     room=$1 quoted=$2 angled=$3
-    find "$room" \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) |
+    find "$room" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) |
         while read -r file; do
             grep -nE '^[[:space:]]*#[[:space:]]*include' "$file" |
                 while IFS= read -r line; do
@@ -38,7 +38,7 @@ check() {
 free="assert. ctype. dirent. dlfcn. errno. fcntl. fenv. getopt. grp. inttypes. \
 limits. locale. math. netinet/ poll. pthread. pwd. sched. setjmp. signal. \
 spawn. stdarg. stdatomic. stdbool. stddef. stdint. stdio. stdlib. string. \
-strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. xlocale."
+strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. arm_neon. xlocale."
 
 found=$(
     check include "tracerd/" ""

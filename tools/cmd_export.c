@@ -36,6 +36,11 @@ static void tell_seed(const struct seed_result *r)
                  "%llu records left out: complex, packed or without figures; "
                  "the script's lines cannot show them",
                  (unsigned long long)r->left_out);
+    if (r->other_samples)
+        ctl_fail(0,
+                 "%llu records left out: their samples are not equidistant, "
+                 "as the script's are",
+                 (unsigned long long)r->other_samples);
     if (r->several_ranks)
         ctl_fail(0,
                  "lines of several ranks follow one another, each with a "
@@ -50,7 +55,7 @@ static void tell_seed(const struct seed_result *r)
 static int export_seed(struct source *s, FILE *file, uint64_t *n)
 {
     struct seed *seed = NULL;
-    struct seed_result r = {0, 0, 0, 0};
+    struct seed_result r = {.lines = 0};
     int code = seed_open(file, &seed);
     if (code == 0)
         code = export_rows(s, NULL, seed);

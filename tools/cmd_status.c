@@ -1,5 +1,5 @@
 /* tracectl status: key and value of the daemon and its clients, or of the
- * files. Losses make it end with 1.
+ * files. Losses, and what the daemon calls a problem, make it end with 1.
  *
  * The daemon tells of a client in one value of words, "run=r rank=0 ...".
  * Text shows the clients as a table; json and csv have a row for each word,
@@ -8,10 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/journal_use.h"
 #include "tools/out.h"
 #include "tools/source.h"
 
-enum { WORDS_MAX = 16, WORD_BYTES = 512, SHOWN = 9, KEY_MAX = 64 };
+enum {
+    WORDS_MAX = 20,
+    WORD_BYTES = 512,
+    SHOWN = 11,
+    KEY_MAX = 64,
+    PATH_BYTES = 4096
+};
 
 /* What the daemon knows of one client. */
 struct stream {
@@ -24,6 +31,14 @@ struct stream {
 struct streams {
     struct stream *at;
     size_t n, room;
+};
+
+/* What is taken up while the rows go by. */
+struct taken {
+    char dir[PATH_BYTES]; /* "": the daemon did not tell */
+    struct streams kept;  /* of a table for eyes */
+    size_t streams_n;
+    int unhealthy;
 };
 
 /* "lost", "run.x.lost", "run.x.lost.cause": a count of lost records. */
@@ -93,9 +108,25 @@ static void add_word(struct stream *t, const char *name, struct cell value)
     t->value[t->n++] = value;
 }
 
+/* What the client's journal keeps, looked up there. */
+static void add_use(const char *dir, struct stream *t)
+{
+    struct cell journal = word(t, "journal");
+    struct journal_use use;
+    char name[WORD_BYTES];
+    if (!*dir || journal.type != CELL_TEXT)
+        return;
+    snprintf(name, sizeof name, "%.*s", (int)journal.s.n, journal.s.text);
+    if (journal_use_read(dir, name, &use))
+        return;
+    add_word(t, "kept", int_cell((int64_t)use.records));
+    add_word(t, "kept_bytes", int_cell((int64_t)use.bytes));
+    add_word(t, "journal_bytes", int_cell((int64_t)use.ring_bytes));
+}
+
 /* The words of a client's value; what it sent and is not stored yet is its
  * lag. */
-static void read_stream(struct slice s, struct stream *t)
+static void read_stream(const char *dir, struct slice s, struct stream *t)
 {
     char *save = NULL;
     t->n = 0;
@@ -114,6 +145,7 @@ static void read_stream(struct slice s, struct stream *t)
         add_word(t, "lag", int_cell(received.i > committed.i
                                         ? received.i - committed.i
                                         : 0));
+    add_use(dir, t);
 }
 
 static int keep_stream(struct streams *l, struct slice s)
@@ -141,14 +173,28 @@ static struct cell state_of(const struct stream *t)
     return via;
 }
 
+/* "3% of 64 MiB" */
+static struct cell use_of(const struct stream *t, char text[KEY_MAX])
+{
+    struct cell bytes = word(t, "kept_bytes"), all = word(t, "journal_bytes");
+    if (bytes.type != CELL_INT || all.type != CELL_INT || all.i < 1)
+        return bytes;
+    snprintf(text, KEY_MAX, "%d%% of %lld MiB",
+             (int)(100.0 * (double)bytes.i / (double)all.i + 0.5),
+             (long long)(all.i >> 20));
+    return text_cell(slice_of(text));
+}
+
 /* A line for each client, under a line without anything. */
-static int print_streams(struct streams *l)
+static int print_streams(const struct taken *k)
 {
     static const char *const shown[SHOWN] = {
-        "run", "attempt",  "rank",      "pid",     "state",
-        "lag", "received", "committed", "durable"};
+        "run",      "attempt",   "rank",    "pid",  "state",  "lag",
+        "received", "committed", "durable", "kept", "journal"};
+    const struct streams *l = &k->kept;
     struct slice head[SHOWN];
     struct cell row[SHOWN];
+    char use[KEY_MAX];
     struct stream t;
     struct out o;
     if (l->n == 0)
@@ -159,20 +205,23 @@ static int print_streams(struct streams *l)
         head[i] = slice_of(shown[i]);
     fputc('\n', stdout);
     out_table(&o, head, SHOWN);
-    for (size_t k = 0; k < l->n; k++) {
-        read_stream(slice_of(l->at[k].text), &t);
-        for (int i = 0; i < SHOWN; i++)
-            row[i] = is(head[i], "state") ? state_of(&t) : word(&t, shown[i]);
+    for (size_t i = 0; i < l->n; i++) {
+        read_stream(k->dir, slice_of(l->at[i].text), &t);
+        for (int c = 0; c < SHOWN; c++)
+            row[c] = is(head[c], "state")     ? state_of(&t)
+                     : is(head[c], "journal") ? use_of(&t, use)
+                                              : word(&t, shown[c]);
         out_row(&o, row);
     }
     return out_close(&o);
 }
 
-static void put_stream(struct out *o, size_t number, struct slice s)
+static void put_stream(struct out *o, const char *dir, size_t number,
+                       struct slice s)
 {
     struct stream t;
     char key[KEY_MAX];
-    read_stream(s, &t);
+    read_stream(dir, s, &t);
     for (unsigned i = 0; i < t.n; i++) {
         snprintf(key, sizeof key, "stream.%zu.%.*s", number,
                  (int)t.name[i].n, t.name[i].text);
@@ -197,27 +246,34 @@ static void print_row(struct out *o, const struct cell *cells)
     out_row(o, row);
 }
 
-static int take_rows(struct source *s, struct out *o, struct streams *kept,
-                     int *losses)
+static void keep_path(char out[PATH_BYTES], struct slice s)
+{
+    if (s.n < PATH_BYTES)
+        snprintf(out, PATH_BYTES, "%.*s", (int)s.n, s.text);
+}
+
+static int take_rows(struct source *s, struct out *o, struct taken *k)
 {
     const struct cell *cells;
-    size_t streams = 0;
     int got, text = o->format == &out_text;
     while ((got = source_row(s, &cells)) > 0) {
         struct slice key = cells[0].s;
         if (is(key, "stream") && cells[1].type == CELL_TEXT) {
             if (!text)
-                put_stream(o, ++streams, cells[1].s);
-            else if (keep_stream(kept, cells[1].s))
+                put_stream(o, k->dir, ++k->streams_n, cells[1].s);
+            else if (keep_stream(&k->kept, cells[1].s))
                 return CTL_FAILED;
             continue;
         }
+        if (is(key, "dir"))
+            keep_path(k->dir, cells[1].s);
         if (text)
             print_row(o, cells);
         else
             out_row(o, cells);
-        if (is_loss(key) && cells[1].type == CELL_INT && cells[1].i > 0)
-            *losses = 1;
+        if (is(key, "problem") || (is_loss(key) && cells[1].type == CELL_INT &&
+                                   cells[1].i > 0))
+            k->unhealthy = 1;
     }
     return got < 0 ? -got : CTL_FOUND;
 }
@@ -226,11 +282,10 @@ int cmd_status(struct ctl *ctl, int argc, char **argv)
 {
     static const struct option none[] = {{OPTION_END, NULL, NULL}};
     static const struct slice names[] = {{"key", 3}, {"value", 5}};
-    struct streams kept = {NULL, 0, 0};
+    static struct taken k;
     struct source *s = NULL;
     struct query q;
     struct out o;
-    int losses = 0;
     if (ctl_options(ctl, none, &argc, argv) ||
         out_open(&o, ctl->format, stdout))
         return CTL_BAD;
@@ -242,13 +297,13 @@ int cmd_status(struct ctl *ctl, int argc, char **argv)
         code = source_ask(s, &q);
     if (code == 0 && source_columns(s) >= 2) {
         out_table(&o, names, 2);
-        code = take_rows(s, &o, &kept, &losses);
-        if (out_close(&o) || print_streams(&kept))
+        code = take_rows(s, &o, &k);
+        if (out_close(&o) || print_streams(&k))
             code = CTL_FAILED;
     }
-    free(kept.at);
+    free(k.kept.at);
     source_close(s);
-    if (code == CTL_FOUND && (losses || o.n == 0))
+    if (code == CTL_FOUND && (k.unhealthy || o.n == 0))
         return CTL_NOTHING;
     return code;
 }

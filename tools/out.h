@@ -6,7 +6,8 @@
  * double, with ".0" or an exponent so that they stay reals; nan, inf and
  * -inf as these words (strings in json). A complex sample is [re, im] in
  * json and re+imj in csv. csv holds lists separated by spaces, and flags as
- * 0 and 1. */
+ * 0 and 1. A histogram is its kind, the exponent of its first bin, and counts:
+ * an object in json, a list in csv. */
 #ifndef TOOLS_OUT_H
 #define TOOLS_OUT_H
 
@@ -31,12 +32,14 @@ struct out_fields {
     void (*pair)(struct out *o, const char *name, double re, double im);
     void (*list)(struct out *o, const char *name);
     void (*list_end)(struct out *o);
+    void (*histogram)(struct out *o, const char *name, int dtype,
+                      const struct histogram *h);
     void (*stop)(struct out *o);
 };
 
 struct out_format {
     const char *name;
-    int always_finite;               /* finite_* fields in every record */
+    int always_all; /* every record has the fields that few need */
     const struct out_fields *fields; /* NULL: record() of its own */
     void (*record_head)(struct out *o);
     void (*record)(struct out *o, const struct row *r);
@@ -89,6 +92,8 @@ void out_number(double v, char out[OUT_NUMBER_MAX]);
 /* Nanoseconds since 1970 as a local time for eyes; null stays null. */
 struct cell out_time(const struct cell *ns, char out[OUT_TIME_MAX]);
 void out_text_record(struct out *o, const struct row *r);
+/* A line of it where there is a histogram (histogram_out.c). */
+void out_text_histogram(struct out *o, const struct row *r);
 /* Text with control characters replaced, so that a name cannot steer a
  * terminal. */
 void out_plain(FILE *file, struct slice s);

@@ -125,6 +125,17 @@ static void csv_list_end(struct out *o)
     put(o, s);
 }
 
+static void csv_histogram(struct out *o, const char *name, int dtype,
+                          const struct histogram *h)
+{
+    csv_list(o, name);
+    csv_text(o, NULL, slice_of(trd_histogram_name(h->kind)));
+    csv_whole(o, NULL, trd_bin_exponent(dtype, h->first));
+    for (uint32_t i = 0; i < h->n; i++)
+        csv_natural(o, NULL, histogram_count(h, i));
+    csv_list_end(o);
+}
+
 static void csv_stop(struct out *o)
 {
     putc('\n', o->file);
@@ -132,7 +143,7 @@ static void csv_stop(struct out *o)
 
 static const struct out_fields csv_fields = {
     csv_start, csv_null, csv_text, csv_flag, csv_whole,    csv_natural,
-    csv_real,  csv_pair, csv_list, csv_list_end, csv_stop};
+    csv_real,  csv_pair, csv_list, csv_list_end, csv_histogram, csv_stop};
 
 /* The head line is the fields' names, written by fields that print them. */
 static void name_only(struct out *o, const char *name)
@@ -189,12 +200,20 @@ static void name_list_end(struct out *o)
     o->items = -1;
 }
 
+static void name_histogram(struct out *o, const char *name, int dtype,
+                           const struct histogram *h)
+{
+    (void)dtype;
+    (void)h;
+    name_only(o, name);
+}
+
 static const struct out_fields head_fields = {
     csv_start, name_only, name_text, name_flag, name_whole,    name_natural,
-    name_real, name_pair, name_list, name_list_end, csv_stop};
+    name_real, name_pair, name_list, name_list_end, name_histogram, csv_stop};
 
 static const struct out_format head_format = {
-    .name = "csv", .always_finite = 1, .fields = &head_fields};
+    .name = "csv", .always_all = 1, .fields = &head_fields};
 
 static void csv_record_head(struct out *o)
 {
@@ -253,7 +272,7 @@ static void csv_row(struct out *o, const struct cell *cells)
 
 const struct out_format out_csv = {
     .name = "csv",
-    .always_finite = 1,
+    .always_all = 1,
     .fields = &csv_fields,
     .record_head = csv_record_head,
     .record = out_fields_of,

@@ -130,6 +130,18 @@ static void json_list_end(struct out *o)
     o->items = -1;
 }
 
+static void json_histogram(struct out *o, const char *name, int dtype,
+                           const struct histogram *h)
+{
+    before(o, name);
+    fprintf(o->file, "{\"kind\":\"%s\",\"first_exponent\":%d,\"counts\":[",
+            trd_histogram_name(h->kind), trd_bin_exponent(dtype, h->first));
+    for (uint32_t i = 0; i < h->n; i++)
+        fprintf(o->file, "%s%llu", i ? "," : "",
+                (unsigned long long)histogram_count(h, i));
+    fputs("]}", o->file);
+}
+
 static void json_stop(struct out *o)
 {
     fputs("}\n", o->file);
@@ -172,7 +184,8 @@ static void json_row(struct out *o, const struct cell *cells)
 
 static const struct out_fields json_fields = {
     json_start, json_null, json_text, json_flag, json_whole,   json_natural,
-    json_real,  json_pair, json_list, json_list_end, json_stop};
+    json_real,  json_pair, json_list, json_list_end, json_histogram,
+    json_stop};
 
 const struct out_format out_json = {
     .name = "json",

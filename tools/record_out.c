@@ -1,7 +1,8 @@
 /* A record's fields in the promised order, and a record as text for eyes.
  *
  * max, min, mean, std and l2 are numpy's over all elements; the finite_*
- * fields are over finite ones. A figure that does not hold is null. */
+ * fields are over finite ones. A figure that does not hold is null. The
+ * histogram's text is in histogram_out.c. */
 #include <inttypes.h>
 #include <math.h>
 #include <time.h>
@@ -12,7 +13,8 @@
 enum { MAX, MIN, MEAN, STD, L2, FIGURES };
 enum {
     OBJECT_MAX = TRD_MAX_NAME + 32,
-    NAME_MAX_BYTES = 2 * TRD_MAX_NAME + 128
+    NAME_MAX_BYTES = 2 * TRD_MAX_NAME + 128,
+    WORDS_MAX = 48
 };
 
 static int is_whole(int dtype)
@@ -175,6 +177,36 @@ static void put_finite(struct out *o, const struct row *r)
     put_real(o, "finite_l2", s->has & TRD_HAS_L2, s->l2);
 }
 
+/* Which elements the samples are, in words; 0 where that goes without. */
+static int sampling_words(const struct trd_stats *s, char out[WORDS_MAX])
+{
+    if (s->sampling == TRD_EQUIDISTANT)
+        return 0;
+    snprintf(out, WORDS_MAX, "%s%s %" PRIu64,
+             trd_sampling_name((int)s->sampling),
+             s->sampling == TRD_RANDOM ? " seed" : "", s->sampling_arg);
+    return 1;
+}
+
+static void put_sampling(struct out *o, const struct trd_stats *s)
+{
+    const struct out_fields *f = o->format->fields;
+    char words[WORDS_MAX];
+    if (sampling_words(s, words))
+        f->text(o, "sampling", slice_of(words));
+    else if (o->format->always_all)
+        f->null(o, "sampling");
+}
+
+static void put_histogram(struct out *o, const struct row *r)
+{
+    const struct out_fields *f = o->format->fields;
+    if (r->histogram.kind)
+        f->histogram(o, "histogram", r->dtype, &r->histogram);
+    else if (o->format->always_all)
+        f->null(o, "histogram");
+}
+
 static void put_object(struct out *o, const struct row *r)
 {
     const struct out_fields *f = o->format->fields;
@@ -236,8 +268,10 @@ void out_fields_of(struct out *o, const struct row *r)
     out_name(r, name, sizeof name);
     f->text(o, "name", slice_of(name));
     put_labels(o, r);
-    if (o->format->always_finite || has_nonfinite(s))
+    if (o->format->always_all || has_nonfinite(s))
         put_finite(o, r);
+    put_sampling(o, s);
+    put_histogram(o, r);
     f->stop(o);
 }
 
@@ -349,10 +383,13 @@ static void say_samples(struct out *o, const struct row *r)
     const uint8_t *p = (const uint8_t *)r->samples.text;
     unsigned bytes = trd_dtype_bytes(r->dtype);
     char text[2 * OUT_NUMBER_MAX + 2], im[OUT_NUMBER_MAX];
+    char words[WORDS_MAX];
     double part[2];
     int column = 0;
     if (!r->stats.sample_n)
         return;
+    if (sampling_words(&r->stats, words))
+        fprintf(o->file, "    samples: %s\n", words);
     for (uint32_t i = 0; i < r->stats.sample_n; i++, p += bytes) {
         if (trd_dtype_kind(r->dtype) == TRD_KIND_COMPLEX) {
             complex_parts(r->dtype, p, part);
@@ -432,4 +469,5 @@ void out_text_record(struct out *o, const struct row *r)
     say_figures(o, r);
     say_counts(o, &r->stats);
     say_samples(o, r);
+    out_text_histogram(o, r);
 }

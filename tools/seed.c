@@ -444,6 +444,10 @@ int seed_record(struct seed *s, const struct row *r)
         s->result.left_out++;
         return 0;
     }
+    if (r->stats.sample_n && r->stats.sampling != TRD_EQUIDISTANT) {
+        s->result.other_samples++;
+        return 0;
+    }
     if (!is_call)
         return grad_line(s, r);
     return r->labels & TRD_L_TEXT ? text_record(s, r) : live_record(s, r);

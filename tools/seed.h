@@ -16,6 +16,7 @@ int seed_record(struct seed *s, const struct row *r);
 struct seed_result {
     uint64_t lines;     /* written */
     uint64_t left_out;  /* records whose figures no line can show */
+    uint64_t other_samples; /* records whose samples are not equidistant */
     uint64_t streams;   /* processes, one after the other */
     int several_ranks;
 };

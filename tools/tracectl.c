@@ -37,8 +37,10 @@ const struct command ctl_commands[] = {
      "  tracectl -d run.db query grad-layer1.weight --iteration 2\n",
      cmd_query},
     {"status", "", "the daemon, its clients, losses by cause",
-     "A line for each client: records received, committed, durable, and the\n"
-     "lag, received but not committed. Ends with 1 when a record was lost.\n"
+     "A line for each client: records received, committed, durable, the lag\n"
+     "(received but not committed), and what its journal keeps until it is\n"
+     "durable. Ends with 1 when a record was lost, and while something is\n"
+     "wrong: each 'problem' is a sentence that says what to do.\n"
      "With -d it tells what the files of the runs say.\n"
      "\n"
      "  tracectl status\n"

@@ -35,10 +35,10 @@ struct dl_exchange_api {
     void (*managed_from_py)(void);
     void (*managed_to_py)(void);
     int (*tensor_from_py)(void *object, struct dl_tensor *out); /* may be 0 */
-    void (*work_stream)(void);
+    int (*work_stream)(int device_type, int32_t device_id, void **stream);
 };
 
-enum { DL_CPU = 1 };
+enum { DL_CPU = 1, DL_CUDA = 2 };
 
 /* X(code, bits, lanes, dtype) */
 #define DL_DTYPES(X)                                                          \

@@ -103,8 +103,48 @@ static PyObject *hash_text(bool holds, uint64_t hash)
     return PyUnicode_FromString(text);
 }
 
-static PyObject *figures(const struct view *v, const struct trd_stats *s,
-                         const char *samples)
+/* [rule, argument] */
+static PyObject *sampling_pair(const struct trd_stats *s)
+{
+    return Py_BuildValue("[sK]", trd_sampling_name((int)s->sampling),
+                         (unsigned long long)s->sampling_arg);
+}
+
+static PyObject *count_list(const struct trd_histogram *h)
+{
+    PyObject *list = PyList_New((Py_ssize_t)h->n);
+    for (uint32_t i = 0; list && i < h->n; i++) {
+        PyObject *count = PyLong_FromUnsignedLongLong(h->count[i]);
+        if (!count) {
+            Py_DECREF(list);
+            return NULL;
+        }
+        PyList_SetItem(list, (Py_ssize_t)i, count);
+    }
+    return list;
+}
+
+static PyObject *histogram_dict(int dtype, const struct trd_histogram *h)
+{
+    if (!h)
+        return py_none();
+    PyObject *d = PyDict_New();
+    if (!d)
+        return NULL;
+    if (py_put(d, "kind",
+               PyUnicode_FromString(trd_histogram_name((int)h->kind))) ||
+        py_put(d, "first_exponent",
+               h->n ? PyLong_FromLong(trd_bin_exponent(dtype, h->first))
+                    : py_none()) ||
+        py_put(d, "counts", count_list(h))) {
+        Py_DECREF(d);
+        return NULL;
+    }
+    return d;
+}
+
+static PyObject *figures(const struct view *v, const struct trd_want *want,
+                         const struct trd_stats *s, const char *samples)
 {
     int dtype = v->tensor.dtype, kind = trd_dtype_kind(dtype);
     bool whole = kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED;
@@ -145,22 +185,86 @@ static PyObject *figures(const struct view *v, const struct trd_stats *s,
          py_put(d, "finite_std", float_or_none(mean, s->std)) ||
          py_put(d, "finite_l2", float_or_none(l2, s->l2))))
         goto fail;
+    if (want->sampling && py_put(d, "sampling", sampling_pair(s)))
+        goto fail;
+    if (want->histogram &&
+        py_put(d, "histogram", histogram_dict(dtype, s->histogram)))
+        goto fail;
     return d;
 fail:
     Py_DECREF(d);
     return NULL;
 }
 
-int figures_compute(const struct view *v, uint32_t k, struct trd_stats *s,
-                   void *samples)
+int figures_compute(const struct view *v, const struct trd_want *want,
+                    struct trd_stats *s, void *samples,
+                    struct trd_histogram *histogram)
 {
     if (!view_is_big(v))
-        return trd_stats_cpu(&v->tensor, k, s, samples);
+        return trd_stats_cpu_as(&v->tensor, want, s, samples, histogram);
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = trd_stats_cpu(&v->tensor, k, s, samples);
+    rc = trd_stats_cpu_as(&v->tensor, want, s, samples, histogram);
     Py_END_ALLOW_THREADS
     return rc;
+}
+
+/* 0, or -1 with an exception. */
+static int want_of(PyObject *const *args, Py_ssize_t n_args,
+                   struct trd_want *out)
+{
+    unsigned long long v[4] = {0, 0, 0, 0};
+    if (n_args < 2 || n_args > 5) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "stats(tensor, k, sampling=0, sampling_arg=0, histogram=0)");
+        return -1;
+    }
+    for (Py_ssize_t i = 1; i < n_args; i++) {
+        v[i - 1] = PyLong_AsUnsignedLongLong(args[i]);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    if (v[0] > TRD_MAX_SAMPLES) {
+        PyErr_Format(PyExc_ValueError, "more than %d samples",
+                     TRD_MAX_SAMPLES);
+        return -1;
+    }
+    if (v[1] >= TRD_SAMPLING_COUNT || v[3] >= TRD_HISTOGRAM_COUNT) {
+        PyErr_SetString(PyExc_ValueError, trd_strerror(TRD_EINVAL));
+        return -1;
+    }
+    out->samples = (uint32_t)v[0];
+    out->sampling = (enum trd_sampling)v[1];
+    out->sampling_arg = v[2];
+    out->histogram = (enum trd_histogram_kind)v[3];
+    return 0;
+}
+
+/* The figures of a view as a dict, or NULL with an exception. */
+static PyObject *stats_of(const struct view *v, const struct trd_want *want,
+                          char *samples, struct trd_histogram *histogram)
+{
+    struct trd_stats s;
+    memset(&s, 0, sizeof s);
+    int rc = figures_compute(v, want, &s, samples, histogram);
+    if (rc == TRD_EUNSUPPORTED) {
+        memset(&s, 0, sizeof s);
+        s.n = v->n;
+        rc = 0;
+    }
+    if (rc) {
+        PyErr_SetString(rc == TRD_ENOMEM ? PyExc_MemoryError
+                                         : PyExc_ValueError,
+                        trd_strerror(rc));
+        return NULL;
+    }
+    /* the training may flush subnormals to zero: figures do not */
+    fenv_t caller;
+    trd__modes_enter(&caller);
+    PyObject *d = figures(v, want, &s, samples);
+    trd__modes_leave(&caller);
+    return d;
 }
 
 PyObject *figures_stats(PyObject *module, PyObject *const *args,
@@ -168,42 +272,21 @@ PyObject *figures_stats(PyObject *module, PyObject *const *args,
 {
     (void)module;
     struct view v;
-    struct trd_stats s;
-    if (n_args != 2) {
-        PyErr_SetString(PyExc_TypeError, "stats(tensor, k)");
+    struct trd_want want;
+    if (want_of(args, n_args, &want))
         return NULL;
-    }
-    unsigned long k = PyLong_AsUnsignedLong(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (k > TRD_MAX_SAMPLES)
-        return PyErr_Format(PyExc_ValueError, "more than %d samples",
-                            TRD_MAX_SAMPLES);
-    if (view_of(args[0], &v))
+    if (view_of(args[0], &v) || !view_is_here(&v))
         return py_none();
-    memset(&s, 0, sizeof s);
-    size_t room = k * (size_t)trd_dtype_bytes(v.tensor.dtype);
+    size_t room = want.samples * (size_t)trd_dtype_bytes(v.tensor.dtype);
     char *samples = PyMem_Malloc(room + 1);
-    if (!samples)
-        return PyErr_NoMemory();
-    int rc = figures_compute(&v, (uint32_t)k, &s, samples);
+    struct trd_histogram *histogram =
+        want.histogram ? PyMem_Malloc(sizeof *histogram) : NULL;
     PyObject *d = NULL;
-    if (rc == TRD_EUNSUPPORTED) {
-        memset(&s, 0, sizeof s);
-        s.n = v.n;
-        rc = 0;
-    }
-    if (rc)
-        PyErr_SetString(rc == TRD_ENOMEM ? PyExc_MemoryError
-                                         : PyExc_ValueError,
-                        trd_strerror(rc));
-    else {
-        /* the training may flush subnormals to zero: figures do not */
-        fenv_t caller;
-        trd__modes_enter(&caller);
-        d = figures(&v, &s, samples);
-        trd__modes_leave(&caller);
-    }
+    if (!samples || (want.histogram && !histogram))
+        PyErr_NoMemory();
+    else
+        d = stats_of(&v, &want, samples, histogram);
+    PyMem_Free(histogram);
     PyMem_Free(samples);
     return d;
 }

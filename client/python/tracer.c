@@ -1,26 +1,20 @@
 /* The Client type: Python's arguments into the library's calls. */
 #include "client/python/tracer.h"
 
-#include <stdbool.h>
 #include <string.h>
 
-#include "client/python/figures.h"
-#include "client/python/view.h"
-#include "tracerd/client.h"
-
-struct client {
-    PyObject ob_base;
-    struct trd_client *c; /* NULL once closed */
-    struct trd_client *leaving; /* closed while calls were still inside */
-    unsigned inside; /* calls that run without the GIL */
+static const char *const cause_text[TRD_CAUSE_COUNT] = {
+#define CAUSE_TEXT(name, text) text,
+    TRD_CAUSES(CAUSE_TEXT)
+#undef CAUSE_TEXT
 };
 
-static void enter(struct client *self)
+void tracer_enter(struct client *self)
 {
     self->inside++;
 }
 
-static void leave(struct client *self)
+void tracer_leave(struct client *self)
 {
     if (--self->inside || !self->leaving)
         return;
@@ -31,146 +25,10 @@ static void leave(struct client *self)
     Py_END_ALLOW_THREADS
 }
 
-/* Unsigned arguments; 0 or -1 with an exception. */
-static int numbers_of(PyObject *const *args, Py_ssize_t n, uint64_t *out)
-{
-    for (Py_ssize_t i = 0; i < n; i++) {
-        out[i] = PyLong_AsUnsignedLongLong(args[i]);
-        if (out[i] == (uint64_t)-1 && PyErr_Occurred())
-            return -1;
-    }
-    return 0;
-}
-
-static PyObject *answer(bool yes)
-{
-    PyObject *o = yes ? Py_True : Py_False;
-    Py_INCREF(o);
-    return o;
-}
-
-static PyObject *misuse(const char *how)
+PyObject *tracer_misuse(const char *how)
 {
     PyErr_SetString(PyExc_TypeError, how);
     return NULL;
-}
-
-static struct trd_when when_of(const uint64_t v[6], int dtype)
-{
-    struct trd_when when = {.step = v[1],
-                            .iteration = v[2],
-                            .microbatch = (uint32_t)v[3],
-                            .labels = (uint32_t)v[4] | view_labels(dtype),
-                            .note = (uint32_t)v[5]};
-    return when;
-}
-
-/* record(site, step, iteration, microbatch, labels, note, tensor, k): True
- * when it was recorded or counted as lost, False when the tensor must be
- * resolved first. Raises for wrong arguments only. */
-static PyObject *client_record(PyObject *o, PyObject *const *args,
-                               Py_ssize_t n_args)
-{
-    struct client *self = (struct client *)o;
-    uint64_t v[6], k;
-    struct view view;
-    if (n_args != 8)
-        return misuse("record takes 8 arguments");
-    if (numbers_of(args, 6, v) || numbers_of(args + 7, 1, &k))
-        return NULL;
-    if (!self->c)
-        return answer(true);
-    if (view_of(args[6], &view))
-        return answer(false);
-    struct trd_when when = when_of(v, view.tensor.dtype);
-    if (!view_is_big(&view)) {
-        trd_submit_cpu(self->c, (uint32_t)v[0], &when, &view.tensor,
-                       (uint32_t)k);
-        return answer(true);
-    }
-    struct trd_client *c = self->c;
-    enter(self);
-    Py_BEGIN_ALLOW_THREADS
-    trd_submit_cpu(c, (uint32_t)v[0], &when, &view.tensor, (uint32_t)k);
-    Py_END_ALLOW_THREADS
-    leave(self);
-    return answer(true);
-}
-
-/* record_as(..., tensor, k, shape): the figures of tensor under another
- * shape, for values that stand for a larger tensor. */
-static PyObject *client_record_as(PyObject *o, PyObject *const *args,
-                                  Py_ssize_t n_args)
-{
-    struct client *self = (struct client *)o;
-    uint64_t v[6], k;
-    struct view view;
-    if (n_args != 9)
-        return misuse("record_as takes 9 arguments");
-    if (numbers_of(args, 6, v) || numbers_of(args + 7, 1, &k))
-        return NULL;
-    if (!self->c)
-        return answer(true);
-    if (k > TRD_MAX_SAMPLES || view_of(args[6], &view))
-        return answer(false);
-    struct trd_stats s;
-    memset(&s, 0, sizeof s);
-    size_t room = (size_t)k * trd_dtype_bytes(view.tensor.dtype);
-    char *samples = PyMem_Malloc(room + 1);
-    if (!samples)
-        return PyErr_NoMemory();
-    struct trd_client *c = self->c;
-    struct trd_when when = when_of(v, view.tensor.dtype);
-    enter(self);
-    int rc = figures_compute(&view, (uint32_t)k, &s, samples);
-    struct view shown = view;
-    shown.tensor.shape = shown.shape;
-    shown.tensor.strides = NULL;
-    shown.tensor.ndim = view_int64s(args[8], shown.shape);
-    if (rc || shown.tensor.ndim < 0)
-        trd_lost(c, TRD_LOST_ERROR, 1);
-    else
-        trd_submit(c, (uint32_t)v[0], &when, &shown.tensor, &s, samples);
-    leave(self);
-    PyMem_Free(samples);
-    return answer(true);
-}
-
-/* record_shape(site, step, iteration, microbatch, labels, note, dtype,
- * shape): no figures, for a tensor that cannot be read. */
-static PyObject *client_record_shape(PyObject *o, PyObject *const *args,
-                                     Py_ssize_t n_args)
-{
-    struct client *self = (struct client *)o;
-    uint64_t v[6];
-    struct view view;
-    if (n_args != 8)
-        return misuse("record_shape takes 8 arguments");
-    if (numbers_of(args, 6, v))
-        return NULL;
-    PyObject *bytes = PyUnicode_AsUTF8String(args[6]);
-    if (!bytes)
-        return NULL;
-    int code = trd_dtype_parse(PyBytes_AsString(bytes));
-    Py_DECREF(bytes);
-    if (!self->c)
-        return answer(true);
-    memset(&view.tensor, 0, sizeof view.tensor);
-    view.tensor.dtype = code > 0 ? (enum trd_dtype)code : TRD_OPAQUE;
-    view.tensor.shape = view.shape;
-    view.tensor.ndim = view_int64s(args[7], view.shape);
-    if (view.tensor.ndim < 0 || view_count(&view)) {
-        trd_lost(self->c, TRD_LOST_ERROR, 1);
-        return answer(true);
-    }
-    struct trd_stats s;
-    memset(&s, 0, sizeof s);
-    s.n = view.n;
-    struct trd_when when = when_of(v, 0);
-    if (code <= 0)
-        when.labels |= TRD_L_UNSUPPORTED;
-    trd_submit(self->c, (uint32_t)v[0], &when, &view.tensor, &s, "");
-    return answer(true);
 }
 
 /* site(pass, io, position, instance, class, module, path) -> id */
@@ -210,15 +68,72 @@ static PyObject *client_note(PyObject *o, PyObject *args)
     return PyLong_FromUnsignedLong(id);
 }
 
-/* lost(n): records that could not be made, cause "error". */
+/* lost(n, cause="error"): records that could not be made. */
 static PyObject *client_lost(PyObject *o, PyObject *args)
 {
     struct client *self = (struct client *)o;
     unsigned long long n;
-    if (!PyArg_ParseTuple(args, "K", &n))
+    const char *cause = "error";
+    if (!PyArg_ParseTuple(args, "K|s", &n, &cause))
         return NULL;
-    if (self->c)
-        trd_lost(self->c, TRD_LOST_ERROR, n);
+    for (int i = 0; i < TRD_CAUSE_COUNT; i++) {
+        if (strcmp(cause, cause_text[i]))
+            continue;
+        if (self->c)
+            trd_lost(self->c, (enum trd_cause)i, n);
+        return py_none();
+    }
+    return PyErr_Format(PyExc_ValueError, "no such cause: %s", cause);
+}
+
+/* open_device(index, k) -> bool: tensors of the CUDA device, with up to k
+ * samples, need not be resolved from now on. May take a while. */
+static PyObject *client_open_device(PyObject *o, PyObject *args)
+{
+    struct client *self = (struct client *)o;
+    int device, rc = TRD_EINVAL;
+    unsigned k;
+    if (!PyArg_ParseTuple(args, "iI", &device, &k))
+        return NULL;
+    struct trd_client *c = self->c;
+    if (c && device >= 0 && device < TRACER_DEVICES && k <= TRD_MAX_SAMPLES) {
+        tracer_enter(self);
+        Py_BEGIN_ALLOW_THREADS
+        rc = trd_cuda_open(c, device, k);
+        Py_END_ALLOW_THREADS
+        tracer_leave(self);
+        if (!rc && self->device_k[device] <= k)
+            self->device_k[device] = k + 1;
+    }
+    return PyBool_FromLong(!rc);
+}
+
+/* saved() -> (tensors, bytes) that were not read again. */
+static PyObject *client_saved(PyObject *o, PyObject *unused)
+{
+    (void)unused;
+    struct client *self = (struct client *)o;
+    return Py_BuildValue("(KK)", (unsigned long long)self->same_n,
+                         (unsigned long long)self->same_bytes);
+}
+
+/* forget(): no tensor counts as read before. */
+static PyObject *client_forget(PyObject *o, PyObject *unused)
+{
+    (void)unused;
+    struct client *self = (struct client *)o;
+    if (self->same)
+        same_forget(self->same);
+    return py_none();
+}
+
+/* watch(function): its number changes with whatever may write to tensors
+ * behind torch's back, or None. */
+static PyObject *client_watch(PyObject *o, PyObject *function)
+{
+    struct client *self = (struct client *)o;
+    if (self->same)
+        same_watch(self->same, function);
     return py_none();
 }
 
@@ -231,26 +146,21 @@ static PyObject *client_flush(PyObject *o, PyObject *args)
         return NULL;
     struct trd_client *c = self->c;
     if (c) {
-        enter(self);
+        tracer_enter(self);
         Py_BEGIN_ALLOW_THREADS
         rc = trd_flush(c, timeout_ms);
         Py_END_ALLOW_THREADS
-        leave(self);
+        tracer_leave(self);
     }
     return PyLong_FromLong(rc);
 }
 
 static PyObject *lost_dict(const uint64_t lost[TRD_CAUSE_COUNT])
 {
-    static const char *const cause[TRD_CAUSE_COUNT] = {
-#define CAUSE_NAME(name, text) text,
-        TRD_CAUSES(CAUSE_NAME)
-#undef CAUSE_NAME
-    };
     PyObject *d = PyDict_New();
     for (int i = 0; d && i < TRD_CAUSE_COUNT; i++) {
         if (lost[i] &&
-            py_put(d, cause[i], PyLong_FromUnsignedLongLong(lost[i]))) {
+            py_put(d, cause_text[i], PyLong_FromUnsignedLongLong(lost[i]))) {
             Py_DECREF(d);
             d = NULL;
         }
@@ -302,6 +212,8 @@ static void shut(struct client *self)
 {
     struct trd_client *c = self->c;
     self->c = NULL;
+    if (self->same)
+        same_forget(self->same); /* a call may still be looking into it */
     if (!c)
         return;
     if (self->inside) {
@@ -324,24 +236,26 @@ static void client_dealloc(PyObject *o)
 {
     PyTypeObject *type = Py_TYPE(o);
     shut((struct client *)o);
+    same_destroy(((struct client *)o)->same);
     freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
     free_object(o);
     Py_DECREF(type);
 }
 
 static PyMethodDef client_methods[] = {
-    {"record", PY_FAST(client_record), METH_FASTCALL,
-     "record(site, step, iteration, microbatch, labels, note, tensor, k)"},
-    {"record_as", PY_FAST(client_record_as), METH_FASTCALL,
-     "record_as(site, step, iteration, microbatch, labels, note, tensor, k, "
-     "shape)"},
-    {"record_shape", PY_FAST(client_record_shape), METH_FASTCALL,
-     "record_shape(site, step, iteration, microbatch, labels, note, dtype, "
-     "shape)"},
+#define RECORD_METHOD(name, text)                                             \
+    {#name, PY_FAST(method_##name), METH_FASTCALL, text},
+    RECORD_METHODS(RECORD_METHOD)
+#undef RECORD_METHOD
     {"site", client_site, METH_VARARGS,
      "site(pass, io, position, instance, class_name, module, path) -> int"},
     {"note", client_note, METH_VARARGS, "note(text) -> int"},
-    {"lost", client_lost, METH_VARARGS, "lost(n)"},
+    {"lost", client_lost, METH_VARARGS, "lost(n, cause=\"error\")"},
+    {"open_device", client_open_device, METH_VARARGS,
+     "open_device(index, k) -> bool"},
+    {"saved", client_saved, METH_NOARGS, "saved() -> (tensors, bytes)"},
+    {"forget", client_forget, METH_NOARGS, "forget()"},
+    {"watch", client_watch, METH_O, "watch(function)"},
     {"flush", client_flush, METH_VARARGS, "flush(timeout_ms) -> int"},
     {"counters", client_counters, METH_NOARGS, "counters() -> dict"},
     {"run_name", client_run_name, METH_NOARGS, "run_name() -> str"},
@@ -377,10 +291,17 @@ PyObject *tracer_open(PyObject *module, PyObject *args)
     const char *run, *job, *info, *dir = NULL;
     unsigned rank, world, attempt;
     unsigned long long journal_bytes;
-    int thread;
-    if (!PyArg_ParseTuple(args, "zzzIIIKp|z", &run, &job, &info, &rank,
-                          &world, &attempt, &journal_bytes, &thread, &dir))
+    int thread, sampling = 0, histogram = 0, same = 0;
+    unsigned long long sampling_arg = 0;
+    if (!PyArg_ParseTuple(args, "zzzIIIKp|ziKip", &run, &job, &info, &rank,
+                          &world, &attempt, &journal_bytes, &thread, &dir,
+                          &sampling, &sampling_arg, &histogram, &same))
         return NULL;
+    if (!trd_sampling_name(sampling) || !trd_histogram_name(histogram) ||
+        (sampling == TRD_EVERY && !sampling_arg)) {
+        PyErr_SetString(PyExc_ValueError, trd_strerror(TRD_EINVAL));
+        return NULL;
+    }
     trd_client_options_init(&options);
     options.dir = dir;
     if (run)
@@ -394,6 +315,9 @@ PyObject *tracer_open(PyObject *module, PyObject *args)
     if (journal_bytes)
         options.journal_bytes = journal_bytes;
     options.no_thread = !thread;
+    options.sampling = (enum trd_sampling)sampling;
+    options.sampling_arg = sampling_arg;
+    options.histogram = (enum trd_histogram_kind)histogram;
     PyTypeObject *type = (PyTypeObject *)client_type;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     struct client *self = (struct client *)alloc(type, 0);
@@ -412,5 +336,10 @@ PyObject *tracer_open(PyObject *module, PyObject *args)
         return NULL;
     }
     self->c = c;
+    self->want.sampling = options.sampling;
+    self->want.sampling_arg = options.sampling_arg;
+    self->want.histogram = options.histogram;
+    /* without memory for it every tensor is read */
+    self->same = same ? same_create() : NULL;
     return (PyObject *)self;
 }

@@ -6,6 +6,7 @@
  * view of the same memory. */
 #include "client/python/view.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "client/python/dlpack.h"
@@ -21,18 +22,25 @@ static struct {
     PyObject *tensor;    /* torch.Tensor */
     PyObject *parameter; /* torch.nn.Parameter */
     PyObject *strided;   /* torch.strided */
+    PyObject *stream;    /* device index -> stream; NULL: no CUDA */
     PyObject *dtypes;    /* dict: torch dtype -> int */
     const struct dl_exchange_api *api; /* NULL: attributes only */
     const struct dl_exchange_api *found_api;
 } torch;
+
+/* Tests: the CPU is device 0. */
+static bool cpu_is_device;
+static void *device_stream;
 
 /* Attribute names, interned by view_init(). */
 #define NAMES(X)                                                              \
     X(data_ptr)                                                               \
     X(device)                                                                 \
     X(dtype)                                                                  \
+    X(index)                                                                  \
     X(is_conj)                                                                \
     X(is_cpu)                                                                 \
+    X(is_cuda)                                                                \
     X(is_neg)                                                                 \
     X(is_nested)                                                              \
     X(is_quantized)                                                           \
@@ -70,7 +78,8 @@ static const struct dl_exchange_api *find_api(PyObject *tensor_type)
     return api;
 }
 
-int view_setup(PyObject *tensor, PyObject *parameter, PyObject *strided)
+int view_setup(PyObject *tensor, PyObject *parameter, PyObject *strided,
+               PyObject *stream)
 {
     if (!torch.tensor) {
         torch.dtypes = PyDict_New();
@@ -79,6 +88,10 @@ int view_setup(PyObject *tensor, PyObject *parameter, PyObject *strided)
         Py_INCREF(parameter);
         Py_INCREF(strided);
         Py_INCREF(tensor);
+        if (stream != Py_None) {
+            Py_INCREF(stream);
+            torch.stream = stream;
+        }
         torch.parameter = parameter;
         torch.strided = strided;
         torch.tensor = tensor;
@@ -91,6 +104,34 @@ bool view_use_exchange(bool on)
 {
     torch.api = on ? torch.found_api : NULL;
     return torch.api != NULL;
+}
+
+void view_use_device(bool on, void *stream)
+{
+    cpu_is_device = on;
+    device_stream = stream;
+}
+
+int view_stream(int device, void **stream)
+{
+    *stream = device_stream;
+    if (cpu_is_device)
+        return 0;
+    if (torch.api && torch.api->work_stream) {
+        if (!torch.api->work_stream(DL_CUDA, device, stream))
+            return 0;
+        PyErr_Clear();
+    }
+    PyObject *o = torch.stream
+                      ? PyObject_CallFunction(torch.stream, "i", device)
+                      : NULL;
+    if (o)
+        *stream = PyLong_AsVoidPtr(o);
+    Py_XDECREF(o);
+    if (o && !PyErr_Occurred())
+        return 0;
+    PyErr_Clear();
+    return -1;
 }
 
 /* ---- A tensor as the library wants it ------------------------------- */
@@ -161,7 +202,13 @@ static int view_by_exchange(PyObject *o, struct view *out)
         PyErr_Clear(); /* sparse, quantized, meta, inside a transform */
         return -1;
     }
-    if (d.device.type != DL_CPU || d.ndim < 0 || d.ndim > TRD_MAX_DIMS)
+    if (d.ndim < 0 || d.ndim > TRD_MAX_DIMS)
+        return -1;
+    if (d.device.type == DL_CUDA && torch.stream)
+        out->device = d.device.id;
+    else if (d.device.type == DL_CPU)
+        out->device = VIEW_CPU;
+    else
         return -1;
     out->tensor.data = d.data ? (const char *)d.data + d.byte_offset : NULL;
     out->tensor.dtype = dtype_of_dlpack(d.dtype);
@@ -204,9 +251,29 @@ static int dtype_of_object(PyObject *dtype)
     return code;
 }
 
+/* 0 and out->device for a tensor of the CPU or a CUDA device. */
+static int device_by_attributes(PyObject *o, struct view *out)
+{
+    int64_t index;
+    out->device = VIEW_CPU;
+    if (attribute_is(o, names.is_cpu, Py_True))
+        return 0;
+    if (!torch.stream || !attribute_is(o, names.is_cuda, Py_True))
+        return -1;
+    PyObject *device = PyObject_GetAttr(o, names.device);
+    PyObject *number = device ? PyObject_GetAttr(device, names.index) : NULL;
+    int failed = int64_of(number, &index) || index < 0 || index > INT_MAX;
+    if (!failed)
+        out->device = (int)index;
+    PyErr_Clear();
+    Py_XDECREF(number);
+    Py_XDECREF(device);
+    return failed ? -1 : 0;
+}
+
 static int view_by_attributes(PyObject *o, struct view *out)
 {
-    if (!attribute_is(o, names.is_cpu, Py_True) ||
+    if (device_by_attributes(o, out) ||
         !attribute_is(o, names.layout, torch.strided) ||
         !attribute_is(o, names.is_quantized, Py_False) ||
         !attribute_is(o, names.is_nested, Py_False))
@@ -250,6 +317,9 @@ int view_of(PyObject *o, struct view *out)
         return -1;
     if (view_count(out))
         return -1;
+    out->parameter = type == torch.parameter;
+    if (cpu_is_device && out->device == VIEW_CPU)
+        out->device = 0;
     /* Both bits are set by views only: x.conj() and x.conj().imag. */
     int kind = trd_dtype_kind(out->tensor.dtype);
     if (kind == TRD_KIND_COMPLEX &&
@@ -261,6 +331,11 @@ int view_of(PyObject *o, struct view *out)
     if (!out->tensor.data && out->n)
         return -1;
     return 0;
+}
+
+bool view_is_here(const struct view *v)
+{
+    return v->device == VIEW_CPU || cpu_is_device;
 }
 
 bool view_is_big(const struct view *v)

@@ -17,8 +17,8 @@
 #define TRD__CUDA_SYMBOL "trd_cuda_half_1"
 
 enum {
-    TRD__CUDA_BATCH = 16,   /* tensors of one launch */
-    TRD__CUDA_STREAMS = 32, /* streams that may have work at once */
+    TRD__CUDA_BATCH = 16,    /* tensors of one launch */
+    TRD__CUDA_STREAMS = 32,  /* streams that may have work at once */
     TRD__CUDA_CAPTURED = 256 /* launches that graphs may hold */
 };
 
@@ -60,7 +60,8 @@ struct trd__cuda_result {
 };
 
 struct trd__cuda_counters {
-    uint64_t dropped; /* results that found no slot */
+    uint64_t dropped; /* results that found no slot, or whose launch failed
+                         where another one of the call had not */
 };
 
 /* The half's one symbol is a `const struct trd__cuda_half`. */

@@ -15,73 +15,100 @@ unsigned trd__bin_row(uint64_t tile)
     return (unsigned)((tile + tile / ROWS) % ROWS);
 }
 
-/* Neighbours often share a bin, and a counter that was just stored is slow to
- * load again: so four tables take turns. Only for few bins, or they would
- * cost more than they save. */
-enum { TURNS = 4, FEW = 256 };
+/* The bits that v needs; no branch, which nobody could predict. */
+static inline unsigned bits_of(uint64_t v)
+{
+#if defined(__GNUC__)
+    return 64 - (unsigned)__builtin_clzll(v | 1) - !v;
+#else
+    unsigned bits = 0;
 
-#define COUNT_FIELD(type, shift, mask)                                        \
-    for (uint32_t i = 0; i < m; i++) {                                        \
-        type v;                                                               \
-        memcpy(&v, p + i * sizeof v, sizeof v);                               \
-        turn[i % TURNS][v >> (shift) & (mask)]++;                             \
-    }                                                                         \
+    for (; v; v >>= 1)
+        bits++;
+    return bits;
+#endif
+}
+
+static inline uint64_t magnitude_of(int64_t v)
+{
+    uint64_t sign = 0 - (uint64_t)(v < 0);
+
+    return ((uint64_t)v ^ sign) - sign;
+}
+
+#define TAKE(type, value)                                                      \
+    for (uint32_t i = 0; i < m; i++) {                                         \
+        type v;                                                                \
+        memcpy(&v, p + i * sizeof v, sizeof v);                                \
+        bin[i] = (uint8_t)(value);                                             \
+    }                                                                          \
     break
 
-static void count_fields(int dtype, const unsigned char *p, uint32_t m,
-                         uint64_t *bins)
-{
-    uint32_t turn[TURNS][FEW];
-    unsigned n = trd_dtype_bins(dtype);
+/* The bins of m elements of a dtype that has FEW at most. */
+enum { FEW = 256 };
 
-    for (int t = 0; t < TURNS; t++)
-        memset(turn[t], 0, n * sizeof **turn);
+static void take_bins(int dtype, const unsigned char *p, uint32_t m,
+                      uint8_t *bin)
+{
     switch (dtype) {
     case TRD_F32:
-        COUNT_FIELD(uint32_t, 23, 255);
+        TAKE(uint32_t, v >> 23);
     case TRD_BF16:
-        COUNT_FIELD(uint16_t, 7, 255);
+        TAKE(uint16_t, v >> 7);
     case TRD_F16:
-        COUNT_FIELD(uint16_t, 10, 31);
+        TAKE(uint16_t, v >> 10 & 31);
     case TRD_F8_E4M3FN:
     case TRD_F8_E4M3FNUZ:
-        COUNT_FIELD(uint8_t, 3, 15);
+        TAKE(uint8_t, v >> 3 & 15);
     case TRD_F8_E5M2:
     case TRD_F8_E5M2FNUZ:
-        COUNT_FIELD(uint8_t, 2, 31);
-    default: /* e8m0 */
-        COUNT_FIELD(uint8_t, 0, 255);
+        TAKE(uint8_t, v >> 2 & 31);
+    case TRD_F8_E8M0FNU:
+        TAKE(uint8_t, v);
+    case TRD_I8:
+        TAKE(int8_t, bits_of(magnitude_of(v)));
+    case TRD_I16:
+        TAKE(int16_t, bits_of(magnitude_of(v)));
+    case TRD_I32:
+        TAKE(int32_t, bits_of(magnitude_of(v)));
+    case TRD_I64:
+        TAKE(int64_t, bits_of(magnitude_of(v)));
+    case TRD_U8:
+        TAKE(uint8_t, bits_of(v));
+    case TRD_U16:
+        TAKE(uint16_t, bits_of(v));
+    case TRD_U32:
+        TAKE(uint32_t, bits_of(v));
+    case TRD_U64:
+        TAKE(uint64_t, bits_of(v));
+    default: /* bool */
+        TAKE(uint8_t, v != 0);
     }
+}
+
+/* Neighbours often share a bin, and a counter that was just stored is slow to
+ * load again: so for many elements four tables take turns. */
+enum { TURNS = 4, MANY = 4 * TRD__LANES };
+
+static void count_few(int dtype, const unsigned char *p, uint32_t m,
+                      uint64_t *bins)
+{
+    uint32_t turn[TURNS][FEW];
+    uint8_t bin[TRD__TILE];
+    unsigned n = trd_dtype_bins(dtype);
+
+    take_bins(dtype, p, m, bin);
+    if (m < MANY) {
+        for (uint32_t i = 0; i < m; i++)
+            bins[bin[i]]++;
+        return;
+    }
+    for (int t = 0; t < TURNS; t++)
+        memset(turn[t], 0, n * sizeof **turn);
+    for (uint32_t i = 0; i < m; i++)
+        turn[i % TURNS][bin[i]]++;
     for (unsigned b = 0; b < n; b++)
         bins[b] += (uint64_t)turn[0][b] + turn[1][b] + turn[2][b] + turn[3][b];
-}
-
-/* The magnitude of an integer of any width. */
-static uint64_t magnitude_of(int dtype, const unsigned char *p)
-{
-    unsigned size = trd_dtype_bytes(dtype);
-    uint64_t v = 0;
-
-    memcpy(&v, p, size);
-    if (dtype == TRD_BOOL)
-        return v != 0;
-    if (trd_dtype_kind(dtype) == TRD_KIND_SIGNED && v >> (8 * size - 1))
-        v = (0 - v) & UINT64_MAX >> (64 - 8 * size);
-    return v;
-}
-
-static void count_bits(int dtype, const unsigned char *p, uint32_t m,
-                       uint64_t *bins)
-{
-    unsigned size = trd_dtype_bytes(dtype);
-
-    for (uint32_t i = 0; i < m; i++) {
-        uint64_t v = magnitude_of(dtype, p + i * size);
-        unsigned bits = 0;
-        for (; v; v >>= 1)
-            bits++;
-        bins[bits]++;
-    }
 }
 
 /* float64 itself, and |z| of complex numbers. */
@@ -104,25 +131,18 @@ static void count_fp64(int dtype, const unsigned char *p, uint32_t m,
     }
 }
 
-void trd__bins_add(int dtype, const void *elements, uint32_t m,
-                   uint64_t *bins)
+void trd__bins_add(int dtype, const void *elements, uint32_t m, uint64_t *bins)
 {
-    switch (trd_dtype_kind(dtype)) {
-    case TRD_KIND_SIGNED:
-    case TRD_KIND_UNSIGNED:
-        count_bits(dtype, elements, m, bins);
-        break;
-    case TRD_KIND_FLOAT:
-        if (trd_dtype_bins(dtype) <= FEW) {
-            count_fields(dtype, elements, m, bins);
-            break;
-        }
-        /* fall through */
-    case TRD_KIND_COMPLEX:
-        count_fp64(dtype, elements, m, bins);
-        break;
-    default:
-        break;
+    const unsigned char *p = elements;
+    uint32_t n = trd_dtype_bins(dtype);
+
+    for (uint32_t few; n && m; m -= few) {
+        few = m < TRD__TILE ? m : TRD__TILE;
+        if (n <= FEW)
+            count_few(dtype, p, few, bins);
+        else
+            count_fp64(dtype, p, few, bins);
+        p += (size_t)few * trd_dtype_bytes(dtype);
     }
 }
 

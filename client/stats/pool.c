@@ -5,7 +5,7 @@
  *
  * Invariants: helpers touch the call's argument between joining and leaving
  * only, and the caller returns when all that joined have left. A forked child
- * finds an empty pool: the generation tells. */
+ * finds an empty pool and starts its own. */
 #include "client/stats/kernel.h"
 
 #include <pthread.h>

@@ -3,7 +3,7 @@
  * pool; allocates nothing.
  *
  * A contiguous tensor is handed to the kernel where it lies, runs of tiles at
- * a time; any other is gathered into a buffer of one tile. Threads take blocks
+ * a time; any other is gathered into a buffer of some. Threads take blocks
  * of tiles: aligned runs of a power of two, so that each is a subtree.
  *
  * Invariants: *out, samples and *histogram are untouched on failure. Between
@@ -28,7 +28,9 @@
 
 enum {
     BLOCKS = 256,                 /* at most, of one tensor */
-    WORTH_THREADS_BYTES = 4 << 20 /* above this others may help */
+    WORTH_THREADS_BYTES = 4 << 20, /* above this others may help */
+    GATHER_BYTES = 64 << 10 /* of tiles that are gathered at once; several, so
+                               that a transposed tensor is read in columns */
 };
 
 void trd__modes_enter(fenv_t *caller)
@@ -134,15 +136,20 @@ static NOINLINE void run_gathered(const struct call *c, struct share *s,
                                   uint64_t at, uint64_t end,
                                   struct trd__tree *tree)
 {
-    _Alignas(64) unsigned char tile[TRD__TILE * TRD__MAX_ELEMENT];
+    _Alignas(64) unsigned char tiles[GATHER_BYTES];
+    uint32_t most = GATHER_BYTES / TRD__TILE / (uint32_t)c->walk->size;
 
+    if (most > TRD__RUN)
+        most = TRD__RUN;
     trd__walk_seek(&s->walk, at);
     while (at < end) {
         uint64_t left = end - at;
-        uint32_t m = left < TRD__TILE ? (uint32_t)left : TRD__TILE;
+        uint32_t m = most * TRD__TILE;
 
-        trd__walk_read(&s->walk, tile, m);
-        run_tiles(c, s, tile, at / TRD__TILE, m, tree);
+        if (left < m)
+            m = (uint32_t)left;
+        trd__walk_read(&s->walk, tiles, m);
+        run_tiles(c, s, tiles, at / TRD__TILE, m, tree);
         at += m;
     }
 }

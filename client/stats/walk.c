@@ -116,12 +116,81 @@ static void copy_row(unsigned char *out, const unsigned char *from,
     }
 }
 
+/* As COPY_EACH, for `rows` rows of a matrix that lies the other way round. */
+#define TURN_EACH(bytes)                                                       \
+    for (uint64_t i = 0; i < columns; i++) {                                   \
+        for (uint64_t r = 0; r < rows; r++)                                    \
+            memcpy(out + (r * columns + i) * (bytes),                          \
+                   (const void *)(at + i * step + r * down), (bytes));         \
+    }                                                                          \
+    break
+
+/* Rows whose neighbours lie side by side: by columns of a few, so that what
+ * one access brings into the cache is used before it leaves. */
+static void turn_rows(unsigned char *out, const unsigned char *from,
+                      const struct walk_dim *in, const struct walk_dim *over,
+                      uint64_t rows, size_t size)
+{
+    uint64_t columns = in->extent;
+    uintptr_t at = (uintptr_t)from;
+    uintptr_t step = (uintptr_t)in->stride;
+    uintptr_t down = (uintptr_t)over->stride;
+
+    switch (size) {
+    case 1:
+        TURN_EACH(1);
+    case 2:
+        TURN_EACH(2);
+    case 4:
+        TURN_EACH(4);
+    case 8:
+        TURN_EACH(8);
+    default:
+        TURN_EACH(size);
+    }
+}
+
+/* How many whole rows a read of `count` elements may turn at once; 0 where
+ * the elements of a row lie closer together than the rows. */
+static uint64_t rows_to_turn(const struct trd__walk *walk, uint64_t count)
+{
+    const struct walk_dim *in = &walk->dim[0], *over = &walk->dim[1];
+    uint64_t rows = count / in->extent;
+
+    if (walk->ndim < 2 || in->index || over->stride != walk->size ||
+        in->stride == walk->size)
+        return 0;
+    if (rows > over->extent - over->index)
+        rows = over->extent - over->index;
+    return rows > 1 ? rows : 0;
+}
+
+/* Carries into the dimensions above one that has come to its end. */
+static void carry(struct trd__walk *walk, int i)
+{
+    for (; walk->dim[i].index == walk->dim[i].extent; i++) {
+        walk->dim[i].index = 0;
+        if (i + 1 == walk->ndim)
+            return; /* behind the last element */
+        walk->dim[i + 1].index++;
+    }
+}
+
 void trd__walk_read(struct trd__walk *walk, void *out, uint64_t count)
 {
     unsigned char *to = out;
 
     while (count) {
         struct walk_dim *in = &walk->dim[0];
+        uint64_t rows = rows_to_turn(walk, count);
+        if (rows) {
+            turn_rows(to, address(walk), in, in + 1, rows, walk->size);
+            to += rows * in->extent * walk->size;
+            count -= rows * in->extent;
+            walk->dim[1].index += rows;
+            carry(walk, 1);
+            continue;
+        }
         uint64_t left = in->extent - in->index;
         uint64_t row = left < count ? left : count;
 
@@ -129,11 +198,6 @@ void trd__walk_read(struct trd__walk *walk, void *out, uint64_t count)
         to += row * walk->size;
         count -= row;
         in->index += row;
-        for (int i = 0; walk->dim[i].index == walk->dim[i].extent; i++) {
-            walk->dim[i].index = 0;
-            if (i + 1 == walk->ndim)
-                break; /* behind the last element */
-            walk->dim[i + 1].index++;
-        }
+        carry(walk, 0);
     }
 }

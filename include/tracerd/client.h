@@ -96,7 +96,7 @@ TRD_API int trd_note(struct trd_client *client, const char *text,
 
 /* Appends one record: figures that are already computed, for a tensor of
  * which only dtype, ndim and shape are read. samples holds stats->sample_n
- * elements.
+ * elements; a histogram is copied.
  * Threads: any, at once. Blocks: never; no lock, no system call (a shape
  * seen for the first time is interned under a lock). Owns: nothing.
  * Errors: TRD_EFULL, TRD_ELIMIT, TRD_EINVAL, TRD_ECLOSED; each is counted. */
@@ -105,8 +105,9 @@ TRD_API int trd_submit(struct trd_client *client, uint32_t site,
                        const struct trd_tensor *tensor,
                        const struct trd_stats *stats, const void *samples);
 
-/* trd_stats_cpu() with k samples, then trd_submit(). A tensor that cannot
- * be read (TRD_EUNSUPPORTED, TRD_ENODATA) is kept as shape and label.
+/* trd_stats_cpu_as() with k samples and the rule and histogram of the
+ * options, then trd_submit(). A tensor that cannot be read (TRD_EUNSUPPORTED,
+ * TRD_ENODATA) is kept as shape and label.
  * Threads: any, at once. Blocks: never. Owns: nothing. Errors: as both. */
 TRD_API int trd_submit_cpu(struct trd_client *client, uint32_t site,
                            const struct trd_when *when,

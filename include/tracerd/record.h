@@ -243,7 +243,8 @@ struct trd_stats {
     uint32_t sample_n;  /* samples written beside it */
     enum trd_sampling sampling;            /* where they were taken */
     uint64_t sampling_arg;
-    const struct trd_histogram *histogram; /* of whoever filled it; NULL */
+    const struct trd_histogram *histogram; /* of whoever filled it; NULL or
+                                              of kind none: there is none */
 };
 
 /* Name of a dtype, pass or label bit; NULL for an unknown code.

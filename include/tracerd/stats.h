@@ -41,7 +41,7 @@ TRD_API int trd_stats_cpu_as(const struct trd_tensor *tensor,
  * one included; 1 to TRD_MAX_THREADS, at first 1. The others are started when
  * first needed, sleep between tensors and block every signal. They serve one
  * caller at a time: whoever finds them at work does without. They change no
- * figure. In a forked child there are none.
+ * figure. A forked child starts its own.
  * Threads: any. Blocks: never. Owns: nothing. Errors: TRD_EINVAL. */
 TRD_API int trd_stats_threads(unsigned n);
 

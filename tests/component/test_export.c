@@ -13,10 +13,14 @@ struct rank {
     uint64_t iteration;
 };
 
-static void open_rank(struct rank *r, const char *run, uint32_t rank)
+static void open_as(struct rank *r, const char *run, uint32_t rank,
+                    enum trd_sampling sampling)
 {
     struct trd_client_options o;
     trd_client_options_init(&o);
+    o.sampling = sampling;
+    o.sampling_arg = 1;
+    o.histogram = TRD_HISTOGRAM_ROWS; /* no line has it, and none needs it */
     o.dir = getenv("DIR");
     o.run = run;
     o.rank = rank;
@@ -24,6 +28,11 @@ static void open_rank(struct rank *r, const char *run, uint32_t rank)
     o.job = "export";
     assert_int_equal(trd_client_open(&o, &r->client), 0);
     r->iteration = 1;
+}
+
+static void open_rank(struct rank *r, const char *run, uint32_t rank)
+{
+    open_as(r, run, rank, TRD_EQUIDISTANT);
 }
 
 static void close_rank(struct rank *r)
@@ -200,6 +209,25 @@ static void test_export__tuples_and_what_the_script_does_not_see(void **state)
             "1 records left out");
 }
 
+/* The script takes its samples at equal distances: others would be compared
+ * with the wrong elements. */
+static void test_export__other_samples_are_no_lines(void **state)
+{
+    (void)state;
+    struct rank r;
+    open_as(&r, "drawn", 0, TRD_RANDOM);
+    fwd_in(&r, "A", 1, 1);
+    fwd_out(&r, "A", 1, 1);
+    close_rank(&r);
+    const struct cli *c = cli_expect(1, "$T -r drawn export --format seed");
+    assert_string_equal(c->out, "");
+    cli_has(c->err, "2 records left out: their samples are not equidistant");
+    open_rank(&r, "drawn", 0);
+    fwd_in(&r, "A", 1, 2);
+    close_rank(&r);
+    exports("drawn", "", "1,forward-A-1-2-input,1\n");
+}
+
 static void test_export__figures_are_of_float32(void **state)
 {
     (void)state;
@@ -351,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_export__calls_as_the_script_counts),
         cmocka_unit_test(
             test_export__tuples_and_what_the_script_does_not_see),
+        cmocka_unit_test(test_export__other_samples_are_no_lines),
         cmocka_unit_test(test_export__figures_are_of_float32),
         cmocka_unit_test(test_export__rank_after_rank),
         cmocka_unit_test(test_export__the_file_is_whole_or_left_alone),

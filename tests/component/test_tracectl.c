@@ -1,4 +1,5 @@
 /* tracectl's words and exit codes, its json and csv, live and from files. */
+#include <math.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,8 +258,8 @@ static void test_cli__status_shows_clients(void **state)
            "grep -E '^started +[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}$' "
            "status.txt");
     cli_has(s->out, "run attempt rank pid state lag received committed "
-                    "durable\nwatched 0 3 ");
-    cli_has(s->out, " connected 0 20 20 20\n");
+                    "durable kept journal\nwatched 0 3 ");
+    cli_has(s->out, " connected 0 20 20 20");
     s = cli_expect(0, "$T -o json status");
     cli_has(s->out, "{\"key\":\"stream.1.run\",\"value\":\"watched\"}\n");
     cli_has(s->out, "{\"key\":\"stream.1.rank\",\"value\":3}\n");
@@ -302,11 +303,90 @@ static void test_cli__text_of_odd_numbers(void **state)
                     "elements:\n max 1.5 min -2.5 mean -0.5 std 2 ");
 }
 
+/* Two records: every second of six as sample, exponents counted; then one of
+ * defaults beside it. */
+static void record_extras(const char *run)
+{
+    struct trd_client_options o;
+    struct trd_client *client;
+    const struct trd_site site = {TRD_USER, TRD_IO_NONE, 0, 0, "", "", "x"};
+    const int64_t shape[] = {6};
+    const float some[] = {0, 0.5f, 1, 1.5f, -12, (float)INFINITY};
+    const struct trd_tensor t = {some, TRD_F32, 1, shape, NULL};
+    struct trd_when when = {1, 1, 1, 0, 0};
+    uint32_t id;
+    trd_client_options_init(&o);
+    o.dir = getenv("DIR");
+    o.run = run;
+    o.job = "extras";
+    o.sampling = TRD_EVERY;
+    o.sampling_arg = 2;
+    o.histogram = TRD_HISTOGRAM_EXACT;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(trd_client_open(&o, &client), 0);
+        assert_int_equal(trd_site(client, &site, &id), 0);
+        assert_int_equal(trd_submit_cpu(client, id, &when, &t, 16), 0);
+        assert_int_equal(trd_flush(client, 20000), 0);
+        trd_client_close(client);
+        o.sampling = TRD_EQUIDISTANT;
+        o.histogram = TRD_HISTOGRAM_NONE;
+        o.rank = 1;
+    }
+}
+
+static void test_cli__rules_and_histograms(void **state)
+{
+    (void)state;
+    record_extras("extras");
+    const struct cli *c =
+        cli_expect(0, "$T -r extras query user-x-1 --rank 0 | tail -n 3");
+    assert_string_equal(
+        c->out, "    samples: every 2\n"
+                "                0             1           -12\n"
+                "    exponents (exact): -1 to 3 [=@  =]  zero or subnormal 1"
+                "  inf or nan 1\n");
+    c = cli_expect(0, "$T -r extras -o json query user-x-1 --rank 0");
+    cli_has(c->out, "\"samples\":[0.0,1.0,-12.0],\"name\":");
+    cli_has(c->out, ",\"sampling\":\"every 2\",\"histogram\":{\"kind\":"
+                    "\"exact\",\"first_exponent\":-127,\"counts\":[1,0,");
+    cli_has(c->out, ",0,1,2,0,0,1,0,0,");
+    cli_has(c->out, ",0,1]}}\n");
+    c = cli_expect(0, "$T -r extras -o csv query user-x-1");
+    cli_has(c->out, ",every 2,exact -127 1 0 0 ");
+    cli_has(c->out, " 0 1 2 0 0 1 0 0 ");
+    cli_has(c->out, ",,\n"); /* rank 1 */
+    /* where both go without saying, they do */
+    c = cli_expect(0, "$T -r extras query user-x-1 --rank 1; "
+                      "$T -r extras -o json query user-x-1 --rank 1");
+    cli_has_not(c->out, "every");
+    cli_has_not(c->out, "sampling");
+    cli_has_not(c->out, "histogram");
+    cli_has_not(c->out, "exponents");
+    c = cli_expect(0, "$T -r extras -o csv sql \"SELECT bin, exponent, count, "
+                      "kind FROM v_record JOIN v_histogram USING(stream, seq) "
+                      "WHERE name = 'user-x-1' AND count > 0\"");
+    assert_string_equal(c->out, "bin,exponent,count,kind\n0,-127,1,exact\n"
+                                "126,-1,1,exact\n127,0,2,exact\n"
+                                "130,3,1,exact\n255,128,1,exact\n");
+    c = cli_expect(0, "$T -r extras -o csv sql 'SELECT sample, element FROM "
+                      "v_sample ORDER BY stream, sample'");
+    assert_string_equal(c->out, "sample,element\n0,0\n1,2\n2,4\n0,0\n1,1\n"
+                                "2,2\n3,3\n4,4\n5,5\n");
+    /* the file alone says the same */
+    for (int form = 0; form < 3; form++) {
+        static const char *const forms[] = {"text", "json", "csv"};
+        cli_expect(0, "$T -r extras -o %s query user > live; $T -d $DATA -r "
+                      "extras -o %s query user | cmp - live",
+                   forms[form], forms[form]);
+    }
+}
+
 static const char fields[] =
     "run,attempt,rank,seq,ts_ns,pass,class,instance,object,module,step,"
     "iteration,microbatch,recompute,io,position,path,dtype,shape,n,max,min,"
     "mean,std,l2,absmax,absmin,nan,pinf,ninf,zero,subnormal,hash,samples,"
-    "name,labels,finite_max,finite_min,finite_mean,finite_std,finite_l2\n";
+    "name,labels,finite_max,finite_min,finite_mean,finite_std,finite_l2,"
+    "sampling,histogram\n";
 
 static void test_cli__csv_has_the_promised_fields(void **state)
 {
@@ -319,7 +399,7 @@ static void test_cli__csv_has_the_promised_fields(void **state)
     cli_has(c->out,
             "fields,1,2,1,1772405999999998000,forward,Linear,1,Linear-1,,1,1,"
             "1,0,input,0,0,text,2,2,1.0,1.0,1.0,0.0,,,,,,,,,,1.0 1.0,"
-            "forward-Linear-1-1-input,text,1.0,1.0,1.0,0.0,\n");
+            "forward-Linear-1-1-input,text,1.0,1.0,1.0,0.0,,,\n");
     assert_int_equal(cli_lines(c->out), 2);
 }
 
@@ -550,6 +630,7 @@ int main(void)
         cmocka_unit_test(test_cli__a_run_without_records),
         cmocka_unit_test(test_cli__status_shows_clients),
         cmocka_unit_test(test_cli__text_of_odd_numbers),
+        cmocka_unit_test(test_cli__rules_and_histograms),
         cmocka_unit_test(test_cli__csv_has_the_promised_fields),
         cmocka_unit_test(test_cli__json_has_the_promised_fields),
         cmocka_unit_test(test_cli__live_and_file_answer_alike),

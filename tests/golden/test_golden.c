@@ -257,6 +257,78 @@ static void test_golden__data_and_dictionary_of_version_1(void **state)
     trd__journal_close(&j, 0);
 }
 
+/* Two records with what most do without: a rule, a rule and a histogram. */
+static void fill_more(struct trd__journal *j)
+{
+    static const uint8_t samples[4] = {0x00, 0x3c, 0x00, 0xbc};
+    static struct trd_histogram h = {
+        .kind = TRD_HISTOGRAM_EXACT, .first = 14, .n = 3,
+        .count = {1, 0, 300}};
+    for (uint32_t i = 1; i <= 2; i++) {
+        uint8_t body[RECORD_HISTOGRAM_BYTES];
+        struct writer w = writer_of(body, sizeof body);
+        struct wire_record r = {
+            .site = 2, .shape = 3, .dtype = TRD_F16, .t_ns = 100 * i,
+            .when = {.step = i, .iteration = i, .microbatch = 1},
+            .stats = {.n = 400, .hash = 0x1122334455667788,
+                      .has = TRD_HAS_HASH, .sample_n = 2,
+                      .sampling = i == 1 ? TRD_EVERY : TRD_RANDOM,
+                      .sampling_arg = i == 1 ? 200 : UINT64_MAX},
+            .samples = samples};
+        if (i == 2)
+            r.stats.histogram = &h;
+        assert_int_equal(record_put(&w, &r), 0);
+        trd__journal_put(j, ENTRY_RECORD, body, (size_t)(w.at - body), NULL,
+                         0);
+    }
+}
+
+static void read_more(const uint8_t *payload, size_t n)
+{
+    static const uint8_t counts[] = {1, 0, 0xac, 0x02};
+    struct wire_record r[2];
+    size_t at = BATCH_BYTES;
+    for (int i = 0; i < 2; i++) {
+        struct entry e;
+        assert_int_equal(entry_get(payload + at, n - at, &e), 0);
+        assert_int_equal(record_get(&e, &r[i]), 0);
+        at += entry_span(e.len);
+    }
+    assert_int_equal(at, n);
+    assert_int_equal(r[0].stats.sampling, TRD_EVERY);
+    assert_int_equal(r[0].stats.sampling_arg, 200);
+    assert_int_equal(r[0].histogram.kind, 0);
+    assert_int_equal(r[0].stats.has, TRD_HAS_HASH);
+    assert_int_equal(r[1].stats.sampling, TRD_RANDOM);
+    assert_true(r[1].stats.sampling_arg == UINT64_MAX);
+    assert_int_equal(r[1].histogram.kind, TRD_HISTOGRAM_EXACT);
+    assert_int_equal(r[1].histogram.first, 14);
+    assert_int_equal(r[1].histogram.n, 3);
+    assert_int_equal(r[1].histogram.counts.n, sizeof counts);
+    assert_memory_equal(r[1].histogram.counts.text, counts, sizeof counts);
+}
+
+static void test_golden__rules_and_histograms_of_version_1(void **state)
+{
+    (void)state;
+    uint8_t bytes[1024], *payload = bytes + FRAME_HEADER_BYTES;
+    struct trd__journal j;
+    struct trd__run run;
+    uint64_t pos = 0;
+    struct journal_head head = {.ring_bytes = JOURNAL_MIN_BYTES};
+    assert_int_equal(trd__journal_open(&j, NULL, "x", &head, "", 0), 0);
+    fill_more(&j);
+    trd__journal_peek(&j, &pos, 512, &run);
+    struct batch b = {run.records, 0};
+    batch_put(payload, &b);
+    memcpy(payload + BATCH_BYTES, run.bytes, run.n);
+    size_t n = framed(bytes, FRAME_DATA, 1, BATCH_BYTES + run.n);
+    uint8_t *old = golden("v1-more.txt", bytes, n);
+    read_more(old + FRAME_HEADER_BYTES, n - FRAME_HEADER_BYTES);
+    free(old);
+    trd__journal_close(&j, 0);
+}
+
 static void test_golden__question_and_page_of_version_1(void **state)
 {
     (void)state;
@@ -310,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_golden__answers_of_version_1),
         cmocka_unit_test(test_golden__journal_of_version_1),
         cmocka_unit_test(test_golden__data_and_dictionary_of_version_1),
+        cmocka_unit_test(test_golden__rules_and_histograms_of_version_1),
         cmocka_unit_test(test_golden__question_and_page_of_version_1),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

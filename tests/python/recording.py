@@ -70,6 +70,19 @@ class Client:
             return False
         return self._keep(args[:6], figures, figures["shape"])
 
+    record_once = record
+
+    def record_all(self, *args):
+        sites, step, iteration, microbatch, labels, tensors, k, _ = args
+        odd = [
+            at
+            for at, (_, tensor) in enumerate(tensors)
+            if not self.record(
+                sites[at], step, iteration, microbatch, labels, 0, tensor, k
+            )
+        ]
+        return odd or None
+
     def record_as(self, *args):
         tensor, k, shape = args[6:]
         figures = _tracerd.stats(tensor, k)
@@ -81,7 +94,24 @@ class Client:
         dtype, shape = args[6:]
         return self._keep(args[:6], {"dtype": dtype}, shape)
 
-    def lost(self, n):
+    def record_figures(self, *args):
+        dtype, shape, figures, samples = args[6:]
+        figures = {"dtype": dtype, "figures": figures, "bits": samples}
+        return self._keep(args[:6], figures, shape)
+
+    def open_device(self, index, k):
+        return False
+
+    def watch(self, function):
+        pass
+
+    def forget(self):
+        pass
+
+    def saved(self):
+        return 0, 0
+
+    def lost(self, n, cause="error"):
         self.lost_n += n
 
     def flush(self, timeout_ms):

@@ -51,7 +51,8 @@ static int remove_dir(void **state)
     return rmdir(dir);
 }
 
-static struct trd_client *open_client(uint64_t journal_bytes)
+static struct trd_client *open_as(uint64_t journal_bytes,
+                                  const struct trd_want *want)
 {
     struct trd_client_options o;
     struct trd_client *c = NULL;
@@ -60,11 +61,20 @@ static struct trd_client *open_client(uint64_t journal_bytes)
     o.run = "unit";
     o.rank = 3;
     o.journal_bytes = journal_bytes;
+    o.sampling = want->sampling;
+    o.sampling_arg = want->sampling_arg;
+    o.histogram = want->histogram;
 #ifdef __SANITIZE_THREAD__
     o.no_thread = in_child; /* it cannot start one there */
 #endif
     assert_int_equal(trd_client_open(&o, &c), 0);
     return c;
+}
+
+static struct trd_client *open_client(uint64_t journal_bytes)
+{
+    const struct trd_want nothing_more = {0};
+    return open_as(journal_bytes, &nothing_more);
 }
 
 static uint32_t a_site(struct trd_client *c, const char *class_name)
@@ -217,6 +227,14 @@ static void test_client__wrong_arguments_are_errors(void **state)
     o.journal_bytes = 3 << 20;
     assert_int_equal(trd_client_open(&o, &c), TRD_EINVAL);
     assert_int_equal(trd_client_open(NULL, &c), TRD_EINVAL);
+    o.journal_bytes = JOURNAL_MIN_BYTES;
+    o.sampling = TRD_EVERY; /* of distance 0 */
+    assert_int_equal(trd_client_open(&o, &c), TRD_EINVAL);
+    o.sampling = TRD_SAMPLING_COUNT;
+    assert_int_equal(trd_client_open(&o, &c), TRD_EINVAL);
+    o.sampling = TRD_RANDOM;
+    o.histogram = TRD_HISTOGRAM_COUNT;
+    assert_int_equal(trd_client_open(&o, &c), TRD_EINVAL);
     c = open_client(JOURNAL_MIN_BYTES);
     memset(long_name, 'x', sizeof long_name);
     long_name[TRD_MAX_NAME + 1] = 0;
@@ -244,6 +262,11 @@ static void test_client__records_that_nobody_could_read_are_refused(
     uint32_t site = a_site(c, "Linear");
     const int64_t shape[1] = {4};
     struct trd_tensor t = {NULL, TRD_F32, 1, shape, NULL};
+    static const struct trd_histogram
+        unknown = {.kind = TRD_HISTOGRAM_COUNT},
+        too_many = {.kind = TRD_HISTOGRAM_EXACT, .n = 2, .count = {3, 2}},
+        too_far = {TRD_HISTOGRAM_EXACT, 255, 2, {1, 1}},
+        empty_end = {.kind = TRD_HISTOGRAM_EXACT, .n = 2, .count = {1}};
     const struct {
         struct trd_when when;
         struct trd_stats stats;
@@ -254,14 +277,23 @@ static void test_client__records_that_nobody_could_read_are_refused(
                {{.step = 1}, {.n = 4, .nan = 5}},
                {{.step = 1}, {.n = 4, .subnormal = 5}},
                {{.step = 1}, {.n = 4, .has = 128}},
-               {{.step = 1}, {.n = 4, .sample_n = 5}}};
+               {{.step = 1}, {.n = 4, .sample_n = 5}},
+               {{.step = 1}, {.n = 4, .sampling = TRD_SAMPLING_COUNT}},
+               {{.step = 1}, {.n = 4, .sampling = TRD_EVERY}},
+               {{.step = 1},
+                {.n = 4, .sample_n = 2, .sampling = TRD_EVERY,
+                 .sampling_arg = 4}},
+               {{.step = 1}, {.n = 4, .histogram = &unknown}},
+               {{.step = 1}, {.n = 4, .histogram = &too_many}},
+               {{.step = 1}, {.n = 4, .histogram = &too_far}},
+               {{.step = 1}, {.n = 4, .histogram = &empty_end}}};
     for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(trd_submit(c, site, &bad[i].when, &t, &bad[i].stats,
                                     ""),
                          TRD_EINVAL);
     struct trd_counters n;
     trd_counters(c, &n);
-    assert_int_equal(n.lost[TRD_LOST_ERROR], 8);
+    assert_int_equal(n.lost[TRD_LOST_ERROR], 15);
     assert_int_equal(submit(c, site, 1), 0);
     trd_client_close(c);
 }
@@ -348,6 +380,82 @@ static void test_client__unreadable_tensor_is_kept_as_shape(void **state)
     munmap(m.bytes, m.n);
 }
 
+/* What was asked for at the start holds for every tensor. */
+static void test_client__rule_and_histogram_of_the_options(void **state)
+{
+    (void)state;
+    const struct trd_want want = {.sampling = TRD_EVERY, .sampling_arg = 4,
+                                  .histogram = TRD_HISTOGRAM_EXACT};
+    struct trd_client *c = open_as(JOURNAL_MIN_BYTES, &want);
+    const int64_t shape[1] = {4};
+    struct trd_tensor unreadable = {NULL, TRD_F32, 1, shape, NULL};
+    struct trd_when when = {.step = 8};
+    uint32_t site = a_site(c, "L");
+    assert_int_equal(submit(c, site, 7), 0);
+    assert_int_equal(trd_submit_cpu(c, site, &when, &unreadable, 16), 0);
+    trd_client_close(c);
+    struct image m = read_image();
+    struct entry e;
+    struct wire_record r;
+    uint64_t seq;
+    float sample[2];
+    assert_int_equal(journal_next(&m.walk, &e, &seq), JOURNAL_ENTRY);
+    assert_int_equal(record_get(&e, &r), 0);
+    assert_int_equal(r.stats.sampling, TRD_EVERY);
+    assert_int_equal(r.stats.sampling_arg, 4);
+    assert_int_equal(r.stats.sample_n, 2); /* of 1, 2, 3, 4, 5, 7 */
+    memcpy(sample, r.samples, sizeof sample);
+    assert_true(sample[0] == 1 && sample[1] == 5);
+    assert_int_equal(r.histogram.kind, TRD_HISTOGRAM_EXACT);
+    assert_int_equal(r.histogram.first, 127); /* 1; 2, 3; 4, 5, 7 */
+    assert_int_equal(r.histogram.n, 3);
+    assert_memory_equal(r.histogram.counts.text, "\1\2\3", 3);
+    assert_int_equal(journal_next(&m.walk, &e, &seq), JOURNAL_ENTRY);
+    assert_int_equal(record_get(&e, &r), 0);
+    assert_int_equal(r.stats.sampling, TRD_EQUIDISTANT);
+    assert_int_equal(r.histogram.kind, TRD_HISTOGRAM_NONE);
+    assert_int_equal(r.when.labels, TRD_L_NODATA);
+    munmap(m.bytes, m.n);
+}
+
+/* No record that trd_submit() takes is longer than an entry may be. */
+static void test_client__the_longest_record_is_taken(void **state)
+{
+    (void)state;
+    static uint8_t samples[16 * TRD_MAX_SAMPLES];
+    static struct trd_histogram h;
+    struct trd_client *c = open_client(JOURNAL_MIN_BYTES);
+    const int64_t shape[1] = {INT64_MAX};
+    struct trd_tensor t = {NULL, TRD_C128, 1, shape, NULL};
+    struct trd_when when = {INT64_MAX, INT64_MAX, UINT32_MAX, UINT32_MAX, 0};
+    struct trd_stats s = {
+        .n = INT64_MAX, .nan = INT64_MAX, .pinf = INT64_MAX,
+        .ninf = INT64_MAX, .zero = INT64_MAX, .subnormal = INT64_MAX,
+        .has = TRD_HAS_ALL, .sample_n = TRD_MAX_SAMPLES,
+        .sampling = TRD_RANDOM, .sampling_arg = UINT64_MAX, .histogram = &h};
+    h.kind = TRD_HISTOGRAM_EXACT;
+    h.n = TRD_MAX_BINS;
+    for (uint32_t i = 0; i < h.n; i++)
+        h.count[i] = INT64_MAX / TRD_MAX_BINS;
+    for (size_t i = 0; i < sizeof samples; i++)
+        samples[i] = (uint8_t)i;
+    uint32_t site = a_site(c, "L");
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(trd_submit(c, site, &when, &t, &s, samples), 0);
+    trd_client_close(c);
+    struct image m = read_image();
+    struct entry e;
+    struct wire_record r;
+    uint64_t seq;
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(journal_next(&m.walk, &e, &seq), JOURNAL_ENTRY);
+        assert_int_equal(record_get(&e, &r), 0);
+        assert_int_equal(r.histogram.n, TRD_MAX_BINS);
+        assert_memory_equal(r.samples, samples, sizeof samples);
+    }
+    munmap(m.bytes, m.n);
+}
+
 int main(void)
 {
 #define DIR_TEST(name)                                                        \
@@ -365,6 +473,8 @@ int main(void)
         DIR_TEST(test_client__child_may_trace_on_its_own),
         DIR_TEST(test_client__directory_of_others_is_refused),
         DIR_TEST(test_client__unreadable_tensor_is_kept_as_shape),
+        DIR_TEST(test_client__rule_and_histogram_of_the_options),
+        DIR_TEST(test_client__the_longest_record_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -301,6 +301,218 @@ static void test_view__samples_of_every_dtype_decode(void **state)
     assert_true(isnan(number("SELECT value FROM v_sample")));
 }
 
+static int is(const char *sql, const char *expected)
+{
+    sqlite3_stmt *s;
+    if (sqlite3_prepare_v2(db, sql, -1, &s, NULL))
+        fail_msg("%s", sqlite3_errmsg(db));
+    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+    const char *text = (const char *)sqlite3_column_text(s, 0);
+    int same = expected ? text && !strcmp(text, expected) : !text;
+    if (!same)
+        print_error("%s: %s\n", sql, text ? text : "NULL");
+    sqlite3_finalize(s);
+    return same;
+}
+
+/* Records of 1000 elements with two samples: seq 1 equidistant, 2 every, 3
+ * random, 4 every with the largest distance. Histograms: seq 3, 4. */
+static void extra_records(void)
+{
+    run("INSERT INTO shape VALUES(4,'1000',1000)");
+    for (int seq = 1; seq <= 4; seq++) {
+        char values[256];
+        snprintf(values, sizeof values,
+                 "%d,1,1,0,1,0,%d,10,1,1,0,NULL,1,%d,4,NULL,0,0,0,0,0,NULL,"
+                 "NULL,NULL,NULL,NULL,NULL,7,x'0000803f00008040',NULL",
+                 seq, seq, seq < 4 ? TRD_F32 : TRD_I32);
+        record(values);
+    }
+    run("INSERT INTO extra VALUES(0,2,1,16,NULL),"
+        "(0,3,2,-1,x'0102027e00030000002c01'),(0,4,1,-1,x'020c010001')");
+}
+
+static void test_row__rules_and_histograms_come_back(void **state)
+{
+    (void)state;
+    struct query q;
+    struct row r;
+    uint64_t seq[8];
+    query_init(&q, QUERY_RECORDS);
+    extra_records();
+    assert_int_equal(ask("forward-Linear-1-1", &q, seq, &r), 1);
+    assert_int_equal(r.stats.sampling, TRD_EQUIDISTANT);
+    assert_int_equal(r.histogram.kind, TRD_HISTOGRAM_NONE);
+    assert_int_equal(ask("forward-Linear-1-2", &q, seq, &r), 1);
+    assert_int_equal(r.stats.sampling, TRD_EVERY);
+    assert_int_equal(r.stats.sampling_arg, 16);
+    assert_int_equal(r.histogram.kind, TRD_HISTOGRAM_NONE);
+    assert_int_equal(ask("forward-Linear-1-3", &q, seq, &r), 1);
+    assert_int_equal(r.stats.sampling, TRD_RANDOM);
+    assert_true(r.stats.sampling_arg == UINT64_MAX);
+    assert_int_equal(r.histogram.kind, TRD_HISTOGRAM_ROWS);
+    assert_int_equal(r.histogram.first, 126);
+    assert_int_equal(r.histogram.n, 3);
+    assert_int_equal(r.histogram.width, 2);
+}
+
+/* What no writer of ours makes: an error, not a crash. */
+static void test_row__damaged_extras_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "sampling = 3", "sampling = -1", "sampling = 'x'",
+        "sampling = 1, sampling_arg = 0", "histogram = x''",
+        "histogram = 1", "histogram = x'0102'", "histogram = x'0302010000'",
+        "histogram = x'0103010000'", "histogram = x'0102030000'",
+        "histogram = x'0102010101'", "histogram = x'01020200000001ff'"};
+    (void)state;
+    struct query q;
+    struct sql sql;
+    query_init(&q, QUERY_RECORDS);
+    extra_records();
+    run("DELETE FROM record WHERE seq != 3; DELETE FROM extra WHERE seq != 3");
+    assert_int_equal(sql_records(&q, NULL, &sql), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[256];
+        sqlite3_stmt *s;
+        struct cell c[ROW_COLUMN_COUNT];
+        struct row r;
+        snprintf(text, sizeof text, "UPDATE extra SET %s", bad[i]);
+        run("SAVEPOINT whole");
+        run(text);
+        assert_int_equal(sqlite3_prepare_v2(db, sql.text, -1, &s, NULL), 0);
+        assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+        for (int k = 0; k < ROW_COLUMN_COUNT; k++)
+            c[k] = cell_of(s, k);
+        if (row_get(c, &r) != TRD_ECORRUPT)
+            fail_msg("%s", bad[i]);
+        sqlite3_finalize(s);
+        run("ROLLBACK TO whole; RELEASE whole");
+    }
+}
+
+static void test_view__rules_are_words_and_elements(void **state)
+{
+    (void)state;
+    extra_records();
+    assert_true(is("SELECT sampling FROM v_record WHERE seq = 1", NULL));
+    assert_true(is("SELECT sampling FROM v_record WHERE seq = 2", "every 16"));
+    assert_true(is("SELECT sampling FROM v_record WHERE seq = 3",
+                   "random seed 18446744073709551615"));
+    assert_true(is("SELECT sampling FROM v_record WHERE seq = 4",
+                   "every 18446744073709551615"));
+    assert_true(is("SELECT group_concat(element) FROM v_sample WHERE seq = 1",
+                   "0,999"));
+    assert_true(is("SELECT group_concat(element) FROM v_sample WHERE seq = 2",
+                   "0,16"));
+    assert_true(is("SELECT element FROM v_sample WHERE seq = 4", "0"));
+}
+
+/* SQL has no unsigned 64 bits, and yet finds what was drawn. */
+static void test_view__random_elements_are_those_drawn(void **state)
+{
+    static const uint64_t lengths[] = {1, 5, 16, 17, 1000, 65537,
+                                       (UINT64_C(1) << 31) + 5,
+                                       (UINT64_C(1) << 53) + 3,
+                                       UINT64_C(1) << 62, INT64_MAX};
+    static const uint64_t seeds[] = {0, 1, 7, UINT32_MAX, UINT64_C(1) << 63,
+                                     UINT64_C(0xbf58476d1ce4e5b9), UINT64_MAX};
+    (void)state;
+    some_records();
+    run("DELETE FROM record WHERE seq > 1 OR stream > 0;"
+        "UPDATE record SET dtype = 14; INSERT INTO extra VALUES(0,1,2,0,NULL)");
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (size_t s = 0; s < sizeof seeds / sizeof *seeds; s++) {
+            struct trd_want want = {.samples = 16, .sampling = TRD_RANDOM,
+                                    .sampling_arg = seeds[s]};
+            uint32_t count = trd_sample_count(lengths[l], &want);
+            char sql[256], expected[16 * 21 + 1];
+            size_t at = 0;
+            snprintf(sql, sizeof sql,
+                     "UPDATE record SET n = %lld, samples = zeroblob(%u);"
+                     "UPDATE extra SET sampling_arg = %lld",
+                     (long long)lengths[l], (unsigned)count,
+                     (long long)seeds[s]);
+            run(sql);
+            for (uint32_t i = 0; i < count; i++)
+                at += (size_t)snprintf(
+                    expected + at, sizeof expected - at, "%s%llu",
+                    i ? "," : "",
+                    (unsigned long long)trd_sample_index(lengths[l], &want,
+                                                         i));
+            assert_true(is("SELECT group_concat(element) FROM v_sample",
+                           expected));
+        }
+}
+
+static void test_view__histogram_has_a_row_a_bin(void **state)
+{
+    (void)state;
+    extra_records();
+    assert_true(is("SELECT group_concat(bin || ' ' || exponent || ' ' || "
+                   "count || ' ' || kind) FROM v_histogram WHERE seq = 3",
+                   "126 -1 3 rows,127 0 0 rows,128 1 300 rows"));
+    assert_true(is("SELECT histogram FROM v_record WHERE seq = 1", NULL));
+    assert_true(number("SELECT sum(h.count) FROM v_record r JOIN v_histogram "
+                       "h USING(stream, seq) WHERE r.step = 3") == 303);
+    /* no element: no row */
+    assert_true(number("SELECT count(*) FROM v_histogram WHERE seq = 4") == 0);
+    /* every width, and the last bin of a complex tensor */
+    run("UPDATE extra SET histogram = x'02150207ff00010001ff'"
+        " WHERE seq = 4");
+    assert_true(is("SELECT count(*) FROM v_histogram WHERE seq = 4", "2"));
+    run("UPDATE extra SET histogram = x'021501ff07ff' WHERE seq = 4");
+    assert_true(is("SELECT bin || ' ' || exponent || ' ' || count || ' ' || "
+                   "kind FROM v_histogram WHERE seq = 4",
+                   "2047 1024 255 exact"));
+    run("UPDATE extra SET histogram = x'020c042000ffffff7f' WHERE seq = 4");
+    assert_true(is("SELECT bin || ' ' || exponent || ' ' || count "
+                   "FROM v_histogram WHERE seq = 4",
+                   "32 31 2147483647"));
+    run("UPDATE extra SET histogram = x'020c080000ffffffffffffff7f' "
+        "WHERE seq = 4");
+    assert_true(is("SELECT bin || ' ' || exponent || ' ' || count "
+                   "FROM v_histogram WHERE seq = 4",
+                   "0 -1 9223372036854775807"));
+}
+
+/* The words of the schema are those of record.h. */
+static void test_schema__knows_every_code(void **state)
+{
+    (void)state;
+    char sql[128];
+    for (int i = 0; i < TRD_SAMPLING_COUNT; i++) {
+        snprintf(sql, sizeof sql, "SELECT name FROM sampling WHERE id = %d",
+                 i);
+        assert_true(is(sql, trd_sampling_name(i)));
+    }
+    for (int i = 1; i < TRD_HISTOGRAM_COUNT; i++) {
+        snprintf(sql, sizeof sql, "SELECT name FROM histogram WHERE id = %d",
+                 i);
+        assert_true(is(sql, trd_histogram_name(i)));
+    }
+    for (unsigned i = 0; trd_label_name(i); i++) {
+        snprintf(sql, sizeof sql, "SELECT name FROM label WHERE bit = %u", i);
+        assert_true(is(sql, trd_label_name(i)));
+    }
+    for (int i = 1; i < TRD_DTYPE_LIMIT; i++) {
+        snprintf(sql, sizeof sql, "SELECT name FROM dtype WHERE id = %d", i);
+        assert_true(is(sql, trd_dtype_name(i)));
+    }
+    /* an exponent in SQL is one of trd_bin_exponent() */
+    for (int i = 1; i < TRD_DTYPE_LIMIT; i++) {
+        if (!trd_dtype_bins(i))
+            continue;
+        run("DELETE FROM extra");
+        snprintf(sql, sizeof sql,
+                 "INSERT INTO extra VALUES(0,1,NULL,NULL,x'01%02x01030009')",
+                 (unsigned)i);
+        run(sql);
+        assert_true(number("SELECT exponent FROM v_histogram") ==
+                    trd_bin_exponent(i, 3));
+    }
+}
+
 static void test_run__counts_need_no_scan(void **state)
 {
     (void)state;
@@ -328,6 +540,12 @@ int main(void)
         DB_TEST(test_row__pages_go_on_behind_the_cursor),
         DB_TEST(test_view__record_has_numpys_form),
         DB_TEST(test_view__samples_of_every_dtype_decode),
+        DB_TEST(test_row__rules_and_histograms_come_back),
+        DB_TEST(test_row__damaged_extras_are_refused),
+        DB_TEST(test_view__rules_are_words_and_elements),
+        DB_TEST(test_view__random_elements_are_those_drawn),
+        DB_TEST(test_view__histogram_has_a_row_a_bin),
+        DB_TEST(test_schema__knows_every_code),
         DB_TEST(test_run__counts_need_no_scan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

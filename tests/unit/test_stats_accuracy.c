@@ -27,6 +27,7 @@ struct bounds {
 };
 
 static const struct bounds narrow = {5e-9, 4e-8};
+static const struct bounds worst = {1e-6, 1e-6};
 static const struct bounds wide = {1e-13, 1e-13};
 
 static void check(const char *what, int dtype, const void *data,
@@ -188,6 +189,52 @@ static void test_accuracy__sixteen_bit_floats(void **state)
     check("bfloat16", TRD_BF16, bits, x, N, narrow);
 }
 
+/* v cut to a small float of so many mantissa bits, its code to *code; 0 where
+ * it would be subnormal. */
+static double cut(double v, int mantissa, int bias, int sign, unsigned *code)
+{
+    int e;
+    double m = frexp(fabs(v), &e);
+
+    *code = v < 0 ? (unsigned)sign : 0;
+    if (v == 0 || e - 1 + bias < 1)
+        return 0;
+    m = floor(ldexp(m, mantissa + 1));
+    *code |= (unsigned)(e - 1 + bias) << mantissa;
+    *code |= (unsigned)m & ((1u << mantissa) - 1);
+    return copysign(ldexp(m, e - mantissa - 1), v);
+}
+
+static void test_accuracy__halves_and_eighths(void **state)
+{
+    static uint16_t half[N];
+    static uint8_t eighth[N];
+    static const double means[] = {0, 1, 100};
+    unsigned code;
+    (void)state;
+    for (int m = 0; m < 3; m++) {
+        fill_normal(means[m], 1);
+        for (size_t i = 0; i < N; i++) {
+            x[i] = cut(x[i], 10, 15, 0x8000, &code);
+            half[i] = (uint16_t)code;
+        }
+        check("float16", TRD_F16, half, x, N, narrow);
+        fill_normal(means[m], 1 + means[m] / 5);
+        for (size_t i = 0; i < N; i++) {
+            x[i] = cut(x[i], 3, 7, 0x80, &code);
+            eighth[i] = (uint8_t)code;
+        }
+        /* few values: their rounding errors are alike */
+        check("float8_e4m3fn", TRD_F8_E4M3FN, eighth, x, N, worst);
+        fill_normal(means[m], 1 + means[m] / 5);
+        for (size_t i = 0; i < N; i++) {
+            x[i] = cut(x[i], 2, 15, 0x80, &code);
+            eighth[i] = (uint8_t)code;
+        }
+        check("float8_e5m2", TRD_F8_E5M2, eighth, x, N, worst);
+    }
+}
+
 static void test_accuracy__integers(void **state)
 {
     static int32_t wide_ids[N];
@@ -213,7 +260,6 @@ static void test_accuracy__integers(void **state)
 /* Where rounding errors are all alike they do not cancel. */
 static void test_accuracy__patterns_that_every_tile_repeats(void **state)
 {
-    static const struct bounds worst = {1e-6, 1e-6};
     static float f[N];
     (void)state;
     rng = 13;
@@ -242,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_accuracy__relu),
         cmocka_unit_test(test_accuracy__short_tensors_are_as_good_as_fp64),
         cmocka_unit_test(test_accuracy__sixteen_bit_floats),
+        cmocka_unit_test(test_accuracy__halves_and_eighths),
         cmocka_unit_test(test_accuracy__integers),
         cmocka_unit_test(test_accuracy__patterns_that_every_tile_repeats),
     };

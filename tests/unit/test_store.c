@@ -5,6 +5,7 @@
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/log.h"
@@ -193,6 +194,84 @@ static void test_store__rows_are_in_order_of_their_key(void **state)
     assert_int_equal(ask("run", "SELECT count(*) FROM record"), 3);
 }
 
+/* Somebody is reading the file back into shape, as after a kill: whoever is
+ * gone is found to be so a little later. */
+static void test_store__a_locked_file_is_swept_later(void **state)
+{
+    struct hello h = rig_hello();
+    char path[2 * RIG_PATH];
+    sqlite3 *db = NULL;
+    (void)state;
+    h.pid = 1;
+    h.start_time = 12345678;
+    hello(&a, 1, &h);
+    assert_int_equal(a.welcome.reason, 0);
+    ops->commit(store);
+    leave(&a);
+    ops->close(store);
+    snprintf(path, sizeof path, "%s/run.db", rig.data);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL),
+                     SQLITE_OK);
+    open_store();
+    ops->tidy(store);
+    assert_int_equal(ask("run", "SELECT state = 'open' FROM stream"), 1);
+    sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+    sqlite3_close(db);
+    ops->tidy(store);
+    assert_int_equal(ask("run", "SELECT state = 'dead' FROM stream"), 1);
+}
+
+/* Three records: plain, of a rule, of a rule and with a histogram. */
+static void test_store__few_records_have_extras(void **state)
+{
+    static struct trd_histogram h = {TRD_HISTOGRAM_ROWS, 125, 2, {1, 31}};
+    struct batch batch = {3, 0};
+    (void)state;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    rig_entries_init(&data[0]);
+    for (uint64_t i = 1; i <= 3; i++) {
+        struct wire_record m = rig_record(i);
+        if (i > 1) {
+            m.stats.sampling = TRD_RANDOM;
+            m.stats.sampling_arg = 7 * i;
+        }
+        if (i > 2)
+            m.stats.histogram = &h;
+        rig_add_record(&data[0], i, &m);
+    }
+    batch_put(data[0].bytes, &batch);
+    ops->data(store, a.stream, 1, data[0].bytes, data[0].n_bytes);
+    ops->commit(store);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 3);
+    assert_int_equal(ask("run", "SELECT count(*) FROM extra"), 2);
+    assert_int_equal(ask("run", "SELECT sampling = 2 AND sampling_arg = 14 "
+                                "AND histogram IS NULL FROM extra "
+                                "WHERE seq = 2"),
+                     1);
+    assert_int_equal(ask("run", "SELECT hex(histogram) = '010201' || '7D00' "
+                                "|| '011F' FROM extra WHERE seq = 3"),
+                     1);
+    assert_int_equal(ask("run", "SELECT sum(count) FROM v_histogram"), 32);
+    assert_int_equal(ask("run", "SELECT sampling = 'random seed 21' FROM "
+                                "v_record WHERE seq = 3"),
+                     1);
+    /* what was rolled back is back to nothing in both tables */
+    rig_entries_init(&data[0]);
+    struct wire_record m = rig_record(4);
+    m.stats.histogram = &h;
+    rig_add_record(&data[0], 4, &m);
+    batch.n = 1;
+    batch_put(data[0].bytes, &batch);
+    ops->data(store, a.stream, 4, data[0].bytes, data[0].n_bytes);
+    leave(&a);
+    ops->close(store);
+    open_store();
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), 3);
+    assert_int_equal(ask("run", "SELECT count(*) FROM extra"), 2);
+}
+
 static void test_store__a_late_start_is_a_loss(void **state)
 {
     struct hello h = rig_hello();
@@ -346,6 +425,126 @@ static void test_store__files_put_aside_at_once_keep_apart(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* ---- the log and its readers ---- */
+
+enum { LIMIT = 1 << 20 };
+
+static sqlite3 *reader_open(void)
+{
+    char path[2 * RIG_PATH];
+    sqlite3 *db = NULL;
+    snprintf(path, sizeof path, "%s/run.db", rig.data);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN; SELECT count(*) FROM record",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    return db;
+}
+
+static int64_t log_bytes(void)
+{
+    char path[2 * RIG_PATH];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/run.db-wal", rig.data);
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
+}
+
+/* Commits of 500 records until the run is to wait, at most most of them. */
+static unsigned write_until_held(uint64_t *seq, unsigned most)
+{
+    unsigned n = 0;
+    while (n < most && ops->ready(store, a.stream, true)) {
+        put_data(&a, 0, *seq, 500);
+        ops->commit(store);
+        *seq += 500;
+        n++;
+    }
+    return n;
+}
+
+static void open_limited(uint64_t wait_ms)
+{
+    store->wal_limit = LIMIT;
+    store->wal_wait_ms = wait_ms;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    put_data(&a, 0, 1, 10);
+    ops->commit(store);
+}
+
+static void test_store__a_reader_is_waited_for_at_the_limit(void **state)
+{
+    uint64_t seq = 11;
+    unsigned n;
+    sqlite3 *reader;
+    (void)state;
+    open_limited(60000);
+    reader = reader_open();
+    n = write_until_held(&seq, 200);
+    assert_in_range(n, 2, 100);
+    assert_in_range(log_bytes(), LIMIT, 2 * LIMIT);
+    ops->unlock(store);
+    assert_false(ops->ready(store, a.stream, true));
+    assert_int_equal(atomic_load(&ops->counters(store)->wal_waits), 1);
+    sqlite3_close(reader);
+    assert_false(ops->ready(store, a.stream, true)); /* till the next look */
+    ops->unlock(store);
+    assert_true(ops->ready(store, a.stream, true));
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), seq - 1);
+    assert_in_range(log_bytes(), 0, 64 * 1024);
+    put_data(&a, 0, seq, 10);
+    ops->commit(store);
+    assert_int_equal(atomic_load(&a.marks.committed), seq + 9);
+    assert_int_equal(atomic_load(&a.marks.failed), 0);
+}
+
+static void test_store__readers_without_a_gap_keep_no_log(void **state)
+{
+    sqlite3 *reader[3];
+    uint64_t seq = 11;
+    int64_t longest = 0;
+    (void)state;
+    open_limited(60000);
+    for (int i = 0; i < 3; i++)
+        reader[i] = reader_open();
+    for (unsigned turn = 0; turn < 120; turn++) {
+        write_until_held(&seq, 4);
+        if (log_bytes() > longest)
+            longest = log_bytes();
+        sqlite3_close(reader[turn % 3]); /* two others read on */
+        reader[turn % 3] = reader_open();
+        ops->unlock(store);
+    }
+    for (int i = 0; i < 3; i++)
+        sqlite3_close(reader[i]);
+    print_message("%llu records, log of at most %lld bytes\n",
+                  (unsigned long long)seq, (long long)longest);
+    assert_in_range(longest, LIMIT, 2 * LIMIT);
+    assert_true(seq > 50000);
+    assert_int_equal(ask("run", "SELECT count(*) FROM record"), seq - 1);
+}
+
+static void test_store__a_reader_that_stays_stops_nobody(void **state)
+{
+    uint64_t seq = 11;
+    sqlite3 *reader;
+    (void)state;
+    open_limited(50);
+    reader = reader_open();
+    write_until_held(&seq, 200);
+    usleep(60 * 1000);
+    ops->unlock(store);
+    assert_true(ops->ready(store, a.stream, true));
+    write_until_held(&seq, 400); /* up to the double */
+    assert_in_range(log_bytes(), 2 * LIMIT, 4 * LIMIT);
+    assert_int_equal(atomic_load(&ops->counters(store)->wal_waits), 2);
+    assert_int_equal(atomic_load(&a.marks.failed), 0);
+    sqlite3_close(reader);
+    ops->unlock(store);
+    assert_true(ops->ready(store, a.stream, true));
+    assert_in_range(log_bytes(), 0, 64 * 1024);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -355,6 +554,8 @@ int main(void)
         TEST(test_store__what_is_not_committed_is_not_there),
         TEST(test_store__ranks_share_names),
         TEST(test_store__rows_are_in_order_of_their_key),
+        TEST(test_store__a_locked_file_is_swept_later),
+        TEST(test_store__few_records_have_extras),
         TEST(test_store__a_late_start_is_a_loss),
         TEST(test_store__a_failed_commit_fails_its_streams_only),
         TEST(test_store__a_file_of_somebody_else_is_left_alone),
@@ -362,6 +563,9 @@ int main(void)
         TEST(test_store__a_stream_that_ended),
         TEST(test_store__a_file_that_was_written_over),
         TEST(test_store__files_put_aside_at_once_keep_apart),
+        TEST(test_store__a_reader_is_waited_for_at_the_limit),
+        TEST(test_store__readers_without_a_gap_keep_no_log),
+        TEST(test_store__a_reader_that_stays_stops_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,14 @@
 
 import itertools
 import os
+import time
 import weakref
 
 from . import _tracerd
 from .context import LOCAL_RANK, context, info
-from .process import connect, forget, keep, warn
+from .process import Figures, connect, forget, keep, warn
 from .schedule import Schedule, contains, ranges
+from .tensors import histogram_of, samples_of, sampling_of
 
 PASSES = ("forward", "backward", "grad", "param")
 USER = _tracerd.PASSES["user"] * 4  # slot of Object.sites
@@ -27,6 +29,10 @@ def attach(
     name=None,
     start=1,
     tags=None,
+    sampling="equidistant",
+    histogram=None,
+    threads=None,
+    same=True,
 ):
     """Traces a model from now on; returns a Trace.
 
@@ -46,15 +52,31 @@ def attach(
     name: put before the module paths, to tell two models apart.
     start: number of the first iteration, for a resumed training.
     tags: what is to be kept with the run (anything JSON can hold).
+    sampling: which elements are stored: "equidistant", ("every", distance)
+        or ("random", seed); see stats().
+    histogram: counts of exponents, "rows" or "exact" (see stats()); True
+        means "rows". By default none.
+    threads: how many may work on one tensor of more than 4 MiB, the
+        training's one included; 1 by default. For the whole process.
+    same: a large tensor that is seen again and was not written to, such as
+        the output of a layer that is the input of the next, is not read
+        again: its record repeats the figures, labelled same. Writes are
+        seen by torch's version counter, by whether a collective ran, and
+        by some 80 places of the memory that are compared. Where code
+        writes to single elements behind torch's back (raw pointers,
+        x.data, numpy views) and is to be caught at it, say same=False.
 
     Where an argument is left at its default, the environment decides:
-    TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS and
-    TRACERD_MATCH. TRACERD_DISABLE=1 turns tracing off. Rank, world size and
-    restart number come from the launcher (torchrun, mpirun, srun).
+    TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS,
+    TRACERD_MATCH and TRACERD_THREADS. TRACERD_DISABLE=1 turns tracing off.
+    Rank, world size and restart number come from the launcher (torchrun,
+    mpirun, srun).
 
-    Recorded are tensors of any shape, dtype and device; they are read in
-    place, within the hook, before anything can change them. The training
-    computes the same bits with and without tracing.
+    Recorded are tensors of any shape, dtype and device. On the CPU they are
+    read in place, within the hook, before anything can change them; on
+    other devices the reading is queued where the training's own work is,
+    and no hook waits for it. The training computes the same bits with and
+    without tracing.
 
     Threads: call it in one; the model may run in any. Blocks: for creating
     the journal (a file in memory), never for the daemon. Raises ValueError
@@ -71,8 +93,11 @@ def attach(
         environ.get("TRACERD_RANKS") if ranks is None else ranks, "ranks"
     )
     passes = _passes(passes)
-    if not 0 <= samples <= _tracerd.MAX_SAMPLES:
-        raise ValueError(f"samples must be 0 to {_tracerd.MAX_SAMPLES}")
+    samples = samples_of(samples)
+    figures = Figures(
+        sampling_of(sampling), histogram_of(histogram), bool(same)
+    )
+    _threads(threads, environ.get("TRACERD_THREADS"))
     if int(start) < 1:
         raise ValueError("start must be 1 or more")
     model = _module(model)
@@ -86,6 +111,7 @@ def attach(
         trace._open(
             model, optimizer, me, samples, schedule, passes, name or "",
             int(start), tags, match or environ.get("TRACERD_MATCH"), ignore,
+            figures,
         )
         trace._connection.speaks = _speaks(me, wanted_ranks)
     except Exception as error:
@@ -101,6 +127,25 @@ def _check_patterns(patterns, what):
         isinstance(p, str) for p in patterns
     ):
         raise TypeError(f"{what} must be a glob or a list of globs")
+
+
+def _threads(asked, environ):
+    """Sets how many threads may work on one tensor."""
+    if asked is None and not environ:
+        return
+    number = asked if asked is not None else environ.strip()
+    what = "threads" if asked is not None else "TRACERD_THREADS"
+    if isinstance(number, str) and number.isascii() and number.isdigit():
+        number = int(number)
+    if (
+        not isinstance(number, int)
+        or isinstance(number, bool)
+        or not 1 <= number <= _tracerd.MAX_THREADS
+    ):
+        raise ValueError(
+            f"{what}={number!r}: expected 1 to {_tracerd.MAX_THREADS}"
+        )
+    _tracerd.threads(number)
 
 
 def _passes(passes):
@@ -147,20 +192,22 @@ class Trace:
 
     def _open(
         self, model, optimizer, me, samples, schedule, passes, name, start,
-        tags, match, ignore,
+        tags, match, ignore, figures,
     ):
         from . import names, tensors
         from .hooks import Recorder
-        from .steps import Steps
+        from .steps import Steps, collectives
 
         tensors.setup()
         rows = names.walk(model, name)
         things = [row.thing for row in rows if not row.wrapper]
         _select(names, things, names.globs(match), names.globs(ignore))
-        self._connection = connect(me, info(model, tags))
+        self._connection = connect(me, info(model, tags), figures)
+        self._connection.client.watch(collectives)
         self._recorder = Recorder(
             self._connection, samples, passes, schedule, start, things
         )
+        self._recorder.open_devices(model)
         keep(self)
         if passes & {"forward", "backward"}:
             self._place(names, rows)
@@ -241,6 +288,14 @@ class Trace:
             return {}
         return self._connection.client.counters()
 
+    def saved(self):
+        """What was not read again, since it was known (see `same`): a dict
+        of tensors and bytes."""
+        if self._connection is None:
+            return {"tensors": 0, "bytes": 0}
+        tensors, size = self._connection.client.saved()
+        return {"tensors": tensors, "bytes": size}
+
     def step(self):
         """The end of an iteration, where no optimizer tells it. From the
         first call on, only these calls count.
@@ -274,13 +329,22 @@ class Trace:
         has. Blocks: up to the time given."""
         if self._connection is None:
             return True
-        return self._connection.client.flush(int(seconds * 1000)) == 0
+        end = time.monotonic() + seconds
+        if not self._recorder.wait(seconds):
+            return False
+        left = max(0, int((end - time.monotonic()) * 1000))
+        return self._connection.client.flush(left) == 0
 
     def close(self):
         """Takes every hook away and says goodbye to the daemon. Done at exit
         too. Blocks: 100 ms, twice that where no daemon ever answered."""
         forget(self)
         connection = self._connection
+        if self._recorder is not None and not self._recorder.closed:
+            try:
+                self._recorder.close()
+            except Exception as error:
+                self._recorder.failed(error)
         self._disown()
         if connection is not None:
             self._connection = None
@@ -290,7 +354,7 @@ class Trace:
         """Ends tracing without a word to the client (it is not ours in a
         forked child)."""
         if self._recorder is not None:
-            self._recorder.close()
+            self._recorder.disown()
         if self._steps is not None:
             self._steps.close()
         for handle in self._handles:
@@ -355,7 +419,10 @@ def _record_user(recorder, users, name, tensor):
         thing.count = itertools.count(1)
     when = _Now(next(thing.count), recorder)
     if recorder.active:
-        recorder.put(thing, USER, 0, name, when, 0, _as_tensor(tensor))
+        site = thing.sites.get((USER, 0, name))
+        if site is None:
+            site = recorder.site(thing, USER, 0, name)
+        recorder.put_once(site, when, 0, _as_tensor(tensor))
 
 
 def _as_tensor(value):

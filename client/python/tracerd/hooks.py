@@ -19,9 +19,10 @@ from torch.compiler import is_compiling
 
 from . import _tracerd
 from .flatten import flatten, flatten_call
+from .operators import Queue
 from .process import warn
 from .recompute import Call, Log, memory_of
-from .tensors import LABEL, resolve
+from .tensors import LABEL, is_capturing, resolve
 
 FORWARD = _tracerd.PASSES["forward"]
 BACKWARD = _tracerd.PASSES["backward"]
@@ -69,7 +70,12 @@ class Recorder:
         self.connection = connection
         self.client = connection.client
         self.record = self.client.record
+        self.record_all = self.client.record_all
+        if ROUTE_ALL:
+            self.record = self.record_all = _read_none
         self.samples = samples
+        self._devices = {}  # index of a CUDA device -> its half is open
+        self._queue = Queue(self.client, connection.figures.sampling)
         self.forward = "forward" in passes
         self.backward = "backward" in passes
         self.schedule = schedule
@@ -106,10 +112,7 @@ class Recorder:
         if not call.active or not thing.wanted:
             return
         if self.forward:
-            for at, (path, tensor) in enumerate(tensors):
-                self.put(
-                    thing, FORWARD_INPUT, at, path, call, call.labels, tensor
-                )
+            self.put_all(thing, FORWARD_INPUT, call, tensors)
         if call.hooked:
             self._watch(call, tensors, BACKWARD_OUTPUT)
 
@@ -124,6 +127,7 @@ class Recorder:
         elif is_grad_enabled() or _in_checkpoint():
             microbatch, labels = self._next_microbatch(thing), 0
             self.connection.look()
+            self.poll()
         else:
             microbatch, labels = 0, EVAL
         call = Call(
@@ -180,10 +184,7 @@ class Recorder:
             return
         tensors = flatten(output)
         if self.forward:
-            for at, (path, tensor) in enumerate(tensors):
-                self.put(
-                    thing, FORWARD_OUTPUT, at, path, call, call.labels, tensor
-                )
+            self.put_all(call.thing, FORWARD_OUTPUT, call, tensors)
         if call.hooked:
             self._watch(call, tensors, BACKWARD_INPUT)
 
@@ -232,27 +233,104 @@ class Recorder:
         ):
             self._put_odd(site, when, labels, tensor)
 
+    def put_all(self, thing, slot, call, tensors):
+        """The records of one call's tensors."""
+        if len(tensors) == 1:
+            path, tensor = tensors[0]
+            self.put(thing, slot, 0, path, call, call.labels, tensor)
+            return
+        sites = []
+        for at, (path, _) in enumerate(tensors):
+            site = thing.sites.get((slot, at, path))
+            if site is None:
+                site = self.site(thing, slot, at, path)
+            sites.append(site)
+        self.put_list(sites, call, call.labels, tensors, True)
+
+    def put_list(self, sites, when, labels, tensors, keep):
+        """Records of several tensors, those of a GPU in one launch. keep:
+        the tensors may be known again by a weak reference."""
+        if not tensors:
+            return
+        odd = self.record_all(
+            sites, when.step, when.iteration, when.microbatch, labels,
+            tensors, self.samples, keep,
+        )
+        for at in odd or ():
+            try:
+                self._put_odd(sites[at], when, labels, tensors[at][1])
+            except Exception as error:
+                self.failed(error)
+
+    def put_once(self, site, when, labels, tensor):
+        """One record of a tensor that no weak reference may be made to."""
+        self.put_list([site], when, labels, [("", tensor)], False)
+
     def _put_odd(self, site, when, labels, tensor):
-        plain = resolve(tensor)
+        plain = resolve(tensor, here=False)
         labels |= plain.labels
         head = (
             site, when.step, when.iteration, when.microbatch, labels,
             self.note(plain.note),
         )
         if plain.tensor is not None:
-            if plain.shape is not None:
-                done = self.client.record_as(
-                    *head, plain.tensor, self.samples, plain.shape
-                )
-            else:
-                done = self.record(*head, plain.tensor, self.samples)
-            if done:
+            if self._put_plain(head, plain):
                 return
-            head = (*head[:4], labels | LABEL["unsupported"], head[5])
+            capturing = is_capturing(torch, plain.tensor)
+            label = "nodata" if capturing else "unsupported"
+            head = (*head[:4], labels | LABEL[label], head[5])
         shape = plain.shape
         if shape is None:
             shape = tuple(plain.tensor.shape)
         self.client.record_shape(*head, plain.dtype, shape)
+
+    def _put_plain(self, head, plain):
+        """False where there is nothing but a shape to record."""
+        tensor = plain.tensor
+        device = _tracerd.device_of(tensor)
+        if device is None and tensor.device.type == "cpu" and not ROUTE_ALL:
+            return False
+        here = device is not None and device < 0
+        other = plain.shape is not None
+        if here and other and not ROUTE_ALL:
+            return self.client.record_as(
+                *head, tensor, self.samples, plain.shape
+            )
+        if (
+            ROUTE_ALL or device is None or (other and not here)
+            or not (here or self.open_device(device))
+        ):
+            return self._queue.put(head, tensor, self.samples, plain.shape)
+        return self.client.record_once(*head, tensor, self.samples)
+
+    def open_devices(self, model):
+        """Gets the devices that hold the model ready."""
+        for parameter in model.parameters():
+            local = getattr(parameter, "_local_tensor", parameter)
+            device = _tracerd.device_of(local)
+            if device is not None and device >= 0:
+                self.open_device(device)
+
+    def open_device(self, index):
+        """Whether the CUDA half reads tensors of the device. It is opened
+        when the first one is seen, but not while a graph is captured."""
+        there = self._devices.get(index)
+        if there is None:
+            if torch.cuda.is_available() and (
+                torch.cuda.is_current_stream_capturing()
+            ):
+                return False
+            there = self.client.open_device(index, self.samples)
+            self._devices[index] = there
+        return there
+
+    def poll(self):
+        """Makes records of what other devices have computed."""
+        self._queue.poll()
+
+    def wait(self, seconds):
+        """True when all devices are through within the time."""
+        return self._queue.wait(seconds)
 
     def site(self, thing, slot, at, path):
         try:
@@ -300,13 +378,30 @@ class Recorder:
         self.active = self.schedule.wants(self.iteration)
         self.microbatch = 0
         self.gradient_labels = 0
+        self.client.forget()
+        self.poll()
         while self._leaves and self._leaves[0][0] < self.iteration:
             self._leaves.popleft()[1].remove()
 
     def close(self):
+        """Takes what the client must know of with it; see disown()."""
+        self.disown()
+        self._queue.close()
+
+    def disown(self):
+        """Ends recording without a word to the client."""
         self.closed = True
         while self._leaves:
             self._leaves.popleft()[1].remove()
+
+
+# Tests: every tensor goes the way of those on other devices.
+ROUTE_ALL = False
+
+
+def _read_none(sites, *args):
+    """In the place of record() and record_all(): reads no tensor."""
+    return list(range(len(sites))) if isinstance(sites, list) else False
 
 
 def _in_checkpoint():

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import warnings
+from typing import NamedTuple
 
 from . import _tracerd
 
@@ -30,13 +31,23 @@ def warn(text):
         print(text, file=sys.stderr)
 
 
+class Figures(NamedTuple):
+    """What is computed of each tensor; the same for all of a client."""
+
+    sampling: tuple  # code, argument
+    histogram: int  # code
+    same: bool  # a tensor seen again unchanged is not read again
+
+
 class Connection:
     """A client that all traces of one run in this process share."""
 
-    def __init__(self, me, info):
+    def __init__(self, me, info, figures):
         self.key = me.run
+        self.figures = figures
         self.client = _tracerd.open(
-            me.run, me.job, info, me.rank, me.world, me.attempt, 0, True
+            me.run, me.job, info, me.rank, me.world, me.attempt, 0, True,
+            None, *figures.sampling, figures.histogram, figures.same,
         )
         self.users = 0
         self.speaks = True  # this process warns for its machine
@@ -90,11 +101,17 @@ class Connection:
         self.client.close()
 
 
-def connect(me, info):
-    """The Connection for a Context, made if there is none."""
+def connect(me, info, figures):
+    """The Connection for a Context, made if there is none; one that is there
+    keeps the Figures it was made with."""
     connection = _connections.get(me.run)
     if connection is None:
-        connection = _connections[me.run] = Connection(me, info)
+        connection = _connections[me.run] = Connection(me, info, figures)
+    elif connection.figures != figures:
+        warn(
+            "sampling, histogram and same are those of the first attach() to "
+            f"run {me.run}"
+        )
     connection.users += 1
     return connection
 

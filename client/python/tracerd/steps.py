@@ -25,6 +25,21 @@ GRAD = _tracerd.PASSES["grad"] * 4
 PARAM = _tracerd.PASSES["param"] * 4
 
 
+def collectives():
+    """Changes with each collective of torch.distributed: those write to
+    tensors without telling their version. -1 where that is not known."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized():
+        return 0
+    try:
+        return sum(
+            group._get_sequence_number_for_group()
+            for group in list(c10d._world.pg_map)
+        )
+    except Exception:
+        return -1
+
+
 class _When:
     """Gradients of parameters belong to an iteration as a whole."""
 
@@ -167,14 +182,23 @@ class Steps:
             return
         self._done = iteration
         when = _When(iteration)
+        sites, tensors = ([], []), ([], [])
         for path, thing, parameter in self.parameters():
             if not thing.wanted:
                 continue
             gradient = _gradient(parameter) if self.grad else None
             if gradient is not None:
-                recorder.put(thing, GRAD, 0, path, when, labels, gradient)
+                sites[0].append(self._site(thing, GRAD, path))
+                tensors[0].append((path, gradient))
             if self.param:
-                recorder.put(thing, PARAM, 0, path, when, 0, parameter)
+                sites[1].append(self._site(thing, PARAM, path))
+                tensors[1].append((path, parameter))
+        recorder.put_list(sites[0], when, labels, tensors[0], False)
+        recorder.put_list(sites[1], when, 0, tensors[1], False)
+
+    def _site(self, thing, slot, path):
+        site = thing.sites.get((slot, 0, path))
+        return site or self.recorder.site(thing, slot, 0, path)
 
     def close(self):
         for handle in self._handles:

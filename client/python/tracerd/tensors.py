@@ -6,8 +6,8 @@ alone. Nothing here takes part in autograd, waits for another rank or may
 change what the training computes.
 """
 
+import contextlib
 import sys
-from contextlib import ExitStack
 
 from . import _tracerd
 
@@ -17,7 +17,7 @@ LABEL = _tracerd.LABEL_BITS
 class Plain:
     """What stands for a tensor.
 
-    `tensor` is dense and on the CPU, or None where there is nothing to read;
+    `tensor` is dense, or None where there is nothing to read;
     `labels` say what was done, `note` is text for the record. `shape` is the
     shape to report where it is not the tensor's own.
     """
@@ -36,7 +36,18 @@ def setup():
     """Tells the C half what a tensor is. Idempotent; imports torch."""
     import torch
 
-    return _tracerd.setup(torch.Tensor, torch.nn.Parameter, torch.strided)
+    functorch = getattr(torch._C, "_functorch", None)
+    stream = None
+    if torch.version.cuda and not torch.version.hip:
+        stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return _tracerd.setup(
+        torch.Tensor, torch.nn.Parameter, torch.strided, stream,
+        getattr(functorch, "peek_interpreter_stack", _none),
+    )
+
+
+def _none():
+    return None
 
 
 def shape_of(tensor):
@@ -50,27 +61,38 @@ def dtype_of(tensor):
     return str(tensor.dtype).rpartition(".")[2]
 
 
-def resolve(tensor):
-    """A Plain for any tensor whatever. Raises nothing it can foresee."""
-    import torch
-
-    with ExitStack() as quiet:
-        quiet.enter_context(torch.no_grad())
-        quiet.enter_context(torch._C.DisableTorchFunctionSubclass())
+@contextlib.contextmanager
+def quiet(torch):
+    """No autograd, no subclass and no mode sees what is done within."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch._C.DisableTorchFunction())
         try:
             from torch.utils._python_dispatch import _disable_current_modes
         except ImportError:
             pass
         else:
-            quiet.enter_context(_disable_current_modes())
-        return _resolve(torch, tensor, 0, [])
+            stack.enter_context(_disable_current_modes())
+        yield
+
+
+def resolve(tensor, here=True):
+    """A Plain for any tensor whatever. Raises nothing it can foresee.
+
+    here: a tensor of another device is copied to the CPU, which waits for
+        the device; otherwise it stays where it is, and nothing waits but
+        what a sparse layout needs."""
+    import torch
+
+    with quiet(torch):
+        return _resolve(torch, tensor, 0, [], here)
 
 
 def _nothing(tensor, labels, notes):
     return Plain(None, labels, notes, shape_of(tensor), dtype_of(tensor))
 
 
-def _resolve(torch, tensor, labels, notes):
+def _resolve(torch, tensor, labels, notes, here):
     if _is_wrapped(torch, tensor):
         return _nothing(tensor, labels | LABEL["unsupported"], notes)
     kind = type(tensor)
@@ -88,23 +110,25 @@ def _resolve(torch, tensor, labels, notes):
             )
         if hasattr(tensor, "placements"):
             labels |= LABEL["shard"]
-        return _resolve(torch, inner, labels, notes)
+        return _resolve(torch, inner, labels, notes, here)
     if tensor.is_nested:
         notes.append("nested")
         return _nothing(tensor, labels | LABEL["unsupported"], notes)
+    plain = tensor.layout is torch.strided and not tensor.is_quantized
+    if (here or not plain) and is_capturing(torch, tensor):
+        # it would wait, which breaks the capture of a graph
+        return _nothing(tensor, labels | LABEL["nodata"], notes)
     if tensor.layout is not torch.strided:
-        return _resolve_layout(torch, tensor, labels, notes)
+        return _resolve_layout(torch, tensor, labels, notes, here)
     if tensor.is_quantized:
         return _resolve(
-            torch, tensor.dequantize(), labels | LABEL["quantized"], notes
+            torch, tensor.dequantize(), labels | LABEL["quantized"], notes,
+            here,
         )
     if tensor.device.type == "meta":
         return _nothing(tensor, labels | LABEL["nodata"], notes)
     tensor = tensor.detach()
-    if tensor.device.type == "cuda" and _is_capturing(torch):
-        # a copy would wait, which breaks the capture of a graph
-        return _nothing(tensor, labels | LABEL["nodata"], notes)
-    if tensor.device.type != "cpu":
+    if here and tensor.device.type != "cpu":
         tensor = tensor.cpu()
         labels |= LABEL["copied"]
     tensor = tensor.resolve_conj().resolve_neg()
@@ -113,7 +137,7 @@ def _resolve(torch, tensor, labels, notes):
     return Plain(tensor, labels, notes, None, dtype_of(tensor))
 
 
-def _resolve_layout(torch, tensor, labels, notes):
+def _resolve_layout(torch, tensor, labels, notes, here):
     shape = shape_of(tensor)
     if tensor.layout is torch.sparse_coo:
         # two entries of one place are one value
@@ -124,11 +148,13 @@ def _resolve_layout(torch, tensor, labels, notes):
     ):
         values = tensor.detach().values()
     elif tensor.layout is getattr(torch, "_mkldnn", None):
-        return _resolve(torch, tensor.detach().to_dense(), labels, notes)
+        return _resolve(
+            torch, tensor.detach().to_dense(), labels, notes, here
+        )
     else:
         return _nothing(tensor, labels | LABEL["unsupported"], notes)
     notes.append(f"nnz={values.shape[0]}")
-    plain = _resolve(torch, values, labels | LABEL["sparse"], notes)
+    plain = _resolve(torch, values, labels | LABEL["sparse"], notes, here)
     plain.shape = shape
     return plain
 
@@ -172,8 +198,11 @@ def _unwrap(torch, tensor, notes):
     return tensor.detach().as_subclass(torch.Tensor)
 
 
-def _is_capturing(torch):
-    return torch.cuda.is_current_stream_capturing()
+def is_capturing(torch, tensor):
+    """Whether what is done to the tensor now goes into a graph."""
+    module = getattr(torch, tensor.device.type, None)
+    ask = getattr(module, "is_current_stream_capturing", None)
+    return ask is not None and ask()
 
 
 def _is_uninitialized(tensor):
@@ -182,15 +211,70 @@ def _is_uninitialized(tensor):
     )
 
 
-def stats(tensor, samples=16):
+def sampling_of(value):
+    """(code, argument) of "equidistant", ("every", distance) or ("random",
+    seed). Raises ValueError for anything else."""
+    rule, number = value, 0
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        rule, number = value
+    code = _tracerd.SAMPLINGS.get(rule) if isinstance(rule, str) else None
+    least = {"every": 1, "random": 0}.get(rule) if code else None
+    alone = rule is value
+    if (
+        code is None
+        or alone != (least is None)
+        or not isinstance(number, int)
+        or isinstance(number, bool)
+        or not (least or 0) <= number < 1 << 64
+    ):
+        raise ValueError(
+            f'sampling={value!r}: expected "equidistant", ("every", distance '
+            'from 1) or ("random", seed from 0)'
+        )
+    return code, number
+
+
+def histogram_of(value):
+    """The code of None, "rows", "exact" or True. Raises ValueError."""
+    if value is True:
+        value = "rows"
+    if value is None or value is False:
+        value = "none"
+    code = _tracerd.HISTOGRAMS.get(value) if isinstance(value, str) else None
+    if code is None:
+        raise ValueError(
+            f'histogram={value!r}: expected None, "rows" or "exact"'
+        )
+    return code
+
+
+def samples_of(value):
+    """A number of samples. Raises ValueError."""
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not 0 <= value <= _tracerd.MAX_SAMPLES
+    ):
+        raise ValueError(
+            f"samples={value!r}: expected 0 to {_tracerd.MAX_SAMPLES}"
+        )
+    return value
+
+
+def stats(tensor, samples=16, sampling="equidistant", histogram=None):
     """The figures of one tensor, as tracerd stores them; no daemon needed.
 
     tensor: any torch.Tensor; its figures are those of its elements in
         row-major order, whatever the strides. A tensor on another device is
         copied, a shard is described by its local part, a sparse tensor by
         its coalesced values, a complex one by the magnitudes.
-    samples: how many elements to take, evenly spaced from the first to the
-        last; at most 4096.
+    samples: how many elements to take at most, 0 to 4096.
+    sampling: which ones. "equidistant": evenly spaced from the first to the
+        last. ("every", a): elements 0, a, 2a, ... ("random", seed): one
+        drawn from each of as many equal parts.
+    histogram: "exact" counts how many elements have which exponent, "rows"
+        (or True) those of every 16th row of 64 elements in a tensor of more
+        than 65,536 elements, which costs next to nothing.
 
     Returns a dict: dtype (name), shape (list), n (elements), max, min, mean,
     std (of the population), l2, absmax, absmin (smallest that is not zero),
@@ -199,25 +283,31 @@ def stats(tensor, samples=16):
     integers are Python ints. With a NaN max, min, mean, std and l2 are NaN,
     and infinities enter as IEEE says; finite_max, finite_min, finite_mean,
     finite_std and finite_l2 then stand beside them. What does not exist, as
-    the maximum of nothing, is None.
+    the maximum of nothing, is None. Where it was asked for there are also
+    sampling ([rule, argument]) and histogram, a dict of kind,
+    first_exponent and counts: counts[i] elements have 2**e <= |x| <
+    2**(e + 1), e = first_exponent + i; the first bin that a dtype has holds
+    zeros and subnormals too, the last one NaN and infinities.
 
     Units: those of the elements. Threads: any; other threads run meanwhile
     when the tensor is large. Blocks: while it reads the tensor. Raises
-    TypeError for what is no tensor, ValueError for a wrong `samples`.
+    TypeError for what is no tensor, ValueError for a wrong `samples`,
+    `sampling` or `histogram`.
     """
     import torch
 
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a torch.Tensor, not {type(tensor).__name__}")
-    if not 0 <= samples <= _tracerd.MAX_SAMPLES:
-        raise ValueError(f"samples must be 0 to {_tracerd.MAX_SAMPLES}")
+    wanted = (
+        samples_of(samples), *sampling_of(sampling), histogram_of(histogram)
+    )
     setup()
-    figures = _tracerd.stats(tensor, samples)
+    figures = _tracerd.stats(tensor, *wanted)
     if figures is not None:
         return figures
     plain = resolve(tensor)
     if plain.tensor is not None:
-        figures = _tracerd.stats(plain.tensor, samples)
+        figures = _tracerd.stats(plain.tensor, *wanted)
     if figures is None:
         return _no_figures(plain)
     if plain.shape is not None:

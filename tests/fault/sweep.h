@@ -1,0 +1,32 @@
+/* What both sweeps share: the page, the kinds of calls, the order of cases.
+ *
+ * A short run takes some cases of each kind, others for each seed (TRD_SEED);
+ * TRD_FAULT_CASES=N takes about N; TRD_FAULT_CASE="OP NTH HOW" takes one. */
+#ifndef TESTS_FAULT_SWEEP_H
+#define TESTS_FAULT_SWEEP_H
+
+#include <stdbool.h>
+
+#include "tests/fault/shim.h"
+
+extern struct fault_page *sweep_page;
+
+/* Maps the page and finds the shim: 0, or the exit code of the program. */
+int sweep_init(void);
+void sweep_fini(void);
+
+/* The environment of a program that is started next has the shim in it. */
+void sweep_preload(bool on);
+
+/* From now on the nth call of op fails; op -1: none. */
+void sweep_arm(int op, int64_t nth, int how);
+
+/* Runs cases of one kind until the fault does not come any more; run_case
+ * tells whether it came. Prints what was done. */
+void sweep_run(int op, int how,
+               bool (*run_case)(int op, int64_t nth, int how));
+
+/* The one of TRD_FAULT_CASE; false when there is none. */
+bool sweep_asked(int *op, int64_t *nth, int *how);
+
+#endif

@@ -1,0 +1,168 @@
+"""sampling, histogram, threads and same, as arguments and in the
+environment."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tracerd
+from tracerd import _tracerd
+from tracerd.attach import Trace
+
+WRONG = [
+    "every", "random", "middle", "", None, 3, ("every",), ("every", 0),
+    ("every", -1), ("every", 1.5), ("every", True), ("equidistant", 1),
+    ("random", -1), ("random", 1 << 64), ("random", "x"), ("every", 1, 2),
+    (None, 1),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_wrong_sampling_is_refused(wrong):
+    with pytest.raises(ValueError, match="sampling="):
+        tracerd.stats(torch.ones(3), sampling=wrong)
+    with pytest.raises(ValueError, match="sampling="):
+        tracerd.attach(nn.Linear(1, 1), sampling=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["all", "", 1, 0, ("rows",), "Rows"])
+def test_a_wrong_histogram_is_refused(wrong):
+    with pytest.raises(ValueError, match="histogram="):
+        tracerd.stats(torch.ones(3), histogram=wrong)
+    with pytest.raises(ValueError, match="histogram="):
+        tracerd.attach(nn.Linear(1, 1), histogram=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 65, 1.5, True, "two", ""])
+def test_a_wrong_number_of_threads_is_refused(wrong, monkeypatch):
+    with pytest.raises(ValueError, match="threads="):
+        tracerd.attach(nn.Linear(1, 1), threads=wrong)
+    if isinstance(wrong, str) and wrong:
+        monkeypatch.setenv("TRACERD_THREADS", wrong)
+        with pytest.raises(ValueError, match="TRACERD_THREADS="):
+            tracerd.attach(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("wrong", [-1, 4097, 1.0, "16", True, None])
+def test_a_wrong_number_of_samples_is_refused(wrong):
+    with pytest.raises(ValueError, match="samples="):
+        tracerd.stats(torch.ones(3), wrong)
+    with pytest.raises(ValueError, match="samples="):
+        tracerd.attach(nn.Linear(1, 1), samples=wrong)
+
+
+def test_samples_at_a_distance():
+    x = torch.arange(100.0)
+    got = tracerd.stats(x, 4, sampling=("every", 30))
+    assert got["samples"] == [0, 30, 60, 90]
+    assert got["sampling"] == ["every", 30]
+    assert tracerd.stats(x, 3, ("every", 30))["samples"] == [0, 30, 60]
+    assert tracerd.stats(x, 3, ("every", 1000))["samples"] == [0]
+    assert "sampling" not in tracerd.stats(x)
+
+
+def test_random_samples_are_those_of_the_seed():
+    x = torch.arange(1000)
+    one = tracerd.stats(x, 10, ("random", 1))
+    assert one["sampling"] == ["random", 1]
+    assert one == tracerd.stats(x, 10, ("random", 1))
+    assert one["samples"] != tracerd.stats(x, 10, ("random", 2))["samples"]
+    for i, place in enumerate(one["samples"]):
+        assert 100 * i <= place < 100 * (i + 1)
+
+
+def exponents(values):
+    """{exponent: count} of normal numbers."""
+    _, exponent = np.frexp(np.abs(values))
+    numbers, counts = np.unique(exponent - 1, return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str
+)
+def test_a_histogram_counts_exponents(dtype):
+    torch.manual_seed(0)
+    x = torch.randn(5000, dtype=torch.float64).to(dtype)
+    want = exponents(x.double().numpy())
+    for kind, name in ((True, "rows"), ("rows", "rows"), ("exact", "exact")):
+        got = tracerd.stats(x, histogram=kind)["histogram"]
+        assert list(got) == ["kind", "first_exponent", "counts"]
+        assert got["kind"] == name
+        assert {
+            got["first_exponent"] + i: count
+            for i, count in enumerate(got["counts"])
+            if count
+        } == want
+
+
+def test_a_histogram_of_little_or_nothing():
+    got = tracerd.stats(torch.empty(0), histogram="exact")["histogram"]
+    assert got == {"kind": "exact", "first_exponent": None, "counts": []}
+    got = tracerd.stats(torch.tensor([0, 1, 5, -4]), histogram="exact")
+    assert sum(got["histogram"]["counts"]) == 4
+    packed = torch.zeros(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert tracerd.stats(packed, histogram="exact")["histogram"] is None
+    assert "histogram" not in tracerd.stats(torch.ones(3))
+    assert "histogram" not in tracerd.stats(torch.ones(3), histogram=False)
+
+
+def test_they_reach_the_client(recorded, monkeypatch):
+    opened = []
+    real = _tracerd.open
+
+    def open_client(*args):
+        opened.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(_tracerd, "open", open_client)
+    tracerd.attach(nn.Linear(1, 1), run="plain").close()
+    tracerd.attach(
+        nn.Linear(1, 1), run="all", sampling=("every", 9), histogram="exact",
+        same=False,
+    ).close()
+    assert [args[9:] for args in opened] == [(0, 0, 0, True), (1, 9, 2, False)]
+
+
+def test_two_traces_of_a_run_share_one_way_to_look(recorded, capsys):
+    one = tracerd.attach(nn.Linear(1, 1), run="shared")
+    tracerd.attach(nn.Linear(1, 1), run="shared").close()
+    assert capsys.readouterr().err == ""
+    other = nn.Linear(1, 1)
+    tracerd.attach(other, run="shared", sampling=("every", 2)).close()
+    assert "first attach() to run shared" in capsys.readouterr().err
+    one.close()
+
+
+def test_threads_change_no_figure(monkeypatch):
+    x = torch.randn(4_000_000)
+    one = tracerd.stats(x)
+    try:
+        monkeypatch.setenv("TRACERD_DISABLE", "1")
+        monkeypatch.setenv("TRACERD_THREADS", " 2 ")
+        assert isinstance(tracerd.attach(nn.Linear(1, 1)), Trace)
+        assert tracerd.stats(x) == one
+        tracerd.attach(nn.Linear(1, 1), threads=3)
+        assert tracerd.stats(x) == one
+    finally:
+        _tracerd.threads(1)
+
+
+def test_the_kernel_has_a_name():
+    assert _tracerd.kernel() in ("avx512", "avx2", "neon", "c")
+
+
+def test_sampling_and_histogram_are_stored(here):
+    x = torch.arange(1.0, 40_001)
+    with tracerd.attach(
+        nn.Linear(1, 1), run="stored", samples=5, sampling=("every", 1000),
+        histogram="exact",
+    ) as t:
+        t.record("x", x)
+        t.record("x", x)
+        assert t.flush() and not any(t.counters["lost"].values())
+    for r in here.query("stored", "user-*"):
+        assert r.samples == [1, 1001, 2001, 3001, 4001]
+        if r.get("histogram"):  # by the program that answers
+            assert sum(r.histogram["counts"]) == 40_000
