@@ -36,7 +36,8 @@ one_build() {
 one_build build-check "" --werror
 if [ -z "$quick" ]; then
     c_suites="--no-suite python"
-    cc=clang one_build build-clang "$c_suites" -Dpython=false --werror
+    cc=clang one_build build-clang "$c_suites" -Dpython=false \
+        -Dcuda=disabled --werror
     # gcc 12 sees false errors in code it has instrumented: warnings there
     one_build build-asan "$c_suites" -Dpython=false \
         -Db_sanitize=address,undefined

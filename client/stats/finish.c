@@ -6,15 +6,80 @@
 
 /* ---- the tree over tiles ---- */
 
-void trd__tree_add(struct trd__tree *tree, const struct trd__sum *sum)
+/* Adds the sum of an aligned subtree of 2^level tiles. */
+static void add_subtree(struct trd__tree *tree, struct trd__sum s, int level)
 {
-    struct trd__sum s = *sum;
-    int i = 0;
+    int i = level;
 
     for (; tree->n >> i & 1; i++)
         s = sum_merge(tree->level[i], s);
     tree->level[i] = s;
-    tree->n++;
+    tree->n += UINT64_C(1) << level;
+}
+
+void trd__tree_add(struct trd__tree *tree, const struct trd__sum *sum)
+{
+    add_subtree(tree, *sum, 0);
+}
+
+enum { RUN_LEVEL = 6 }; /* TRD__RUN tiles */
+
+/* The parts of a run's sums side by side, so that merges of one level run at
+ * once. Tile i is at the place that has its bits the other way round: then
+ * neighbours are half the row apart, at every level. */
+struct run {
+    double a_hi[TRD__RUN], a_lo[TRD__RUN], b_hi[TRD__RUN], b_lo[TRD__RUN];
+};
+
+static unsigned reversed(unsigned i)
+{
+    unsigned r = 0;
+
+    for (int bit = 0; bit < RUN_LEVEL; bit++)
+        r |= (i >> bit & 1) << (RUN_LEVEL - 1 - bit);
+    return r;
+}
+
+static void fold(double *hi, double *lo)
+{
+    for (int n = TRD__RUN / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) {
+            struct dd l = {hi[i], lo[i]}, r = {hi[i + n], lo[i + n]};
+            struct dd s = dd_add(l, r);
+            hi[i] = s.hi;
+            lo[i] = s.lo;
+        }
+}
+
+void trd__tree_add_run(struct trd__tree *tree, const struct trd__sum *sums,
+                       uint32_t n)
+{
+    struct trd__sum s;
+    struct run run;
+    bool alike = n == TRD__RUN && tree->n % TRD__RUN == 0;
+
+    for (uint32_t i = 1; alike && i < n; i++)
+        alike = sums[i].unit == sums[0].unit;
+    if (!alike) {
+        for (uint32_t i = 0; i < n; i++)
+            trd__tree_add(tree, &sums[i]);
+        return;
+    }
+    for (unsigned i = 0; i < TRD__RUN; i++) {
+        unsigned at = reversed(i);
+        run.a_hi[at] = sums[i].a.hi;
+        run.a_lo[at] = sums[i].a.lo;
+        run.b_hi[at] = sums[i].b.hi;
+        run.b_lo[at] = sums[i].b.lo;
+    }
+    fold(run.a_hi, run.a_lo);
+    fold(run.b_hi, run.b_lo);
+    s.a.hi = run.a_hi[0];
+    s.a.lo = run.a_lo[0];
+    s.b.hi = run.b_hi[0];
+    s.b.lo = run.b_lo[0];
+    s.unit = sums[0].unit;
+    add_subtree(tree, s, RUN_LEVEL);
 }
 
 /* Absent tiles are 0, the identity: every level that holds is the left

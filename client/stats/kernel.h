@@ -213,6 +213,8 @@ struct trd__tree {
     struct trd__sum level[63]; /* level[i] holds where bit i of n is set */
 };
 void trd__tree_add(struct trd__tree *tree, const struct trd__sum *sum);
+void trd__tree_add_run(struct trd__tree *tree, const struct trd__sum *sums,
+                       uint32_t n);
 struct trd__sum trd__tree_total(const struct trd__tree *tree);
 
 /* The figures from tally and sums of all tiles; every field of *out. */

@@ -4,8 +4,7 @@
 #include <string.h>
 
 enum {
-    LINE = 64,    /* of the cache */
-    AHEAD = 4096, /* bytes from an access to what is asked for early */
+    LINE = 64, /* bytes looked at in a turn */
     LANES_F = VEC / 4,
     LANES_D = VEC / 8
 };
@@ -198,7 +197,6 @@ INLINE struct seen look(struct form f, const unsigned char *p, uint64_t *h)
     const uint64_t *end = keys + TRD__TILE / 8 * f.size;
 
     for (const uint64_t *key = keys; key < end; key += LINE / 8) {
-        __builtin_prefetch(p + AHEAD);
         for (int at = 0; at < LINE; at += VEC) {
             vec w = load(p + at);
             hash_add(&hash, w, key + at / 8);

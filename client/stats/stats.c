@@ -122,13 +122,11 @@ static void run_tiles(const struct call *c, struct share *s,
     struct trd__sum sums[TRD__RUN];
 
     c->tiles(&c->job, elements, tile, m, &s->tally, sums);
-    for (uint32_t i = 0; i * TRD__TILE < m; i++) {
+    trd__tree_add_run(tree, sums, (m + TRD__TILE - 1) / TRD__TILE);
+    for (uint32_t i = 0; s->bins && i * TRD__TILE < m; i++) {
         uint32_t left = m - i * TRD__TILE;
-        trd__tree_add(tree, &sums[i]);
-        if (s->bins)
-            count_tile(c, elements + (size_t)i * TRD__TILE * c->walk->size,
-                       tile + i, left < TRD__TILE ? left : TRD__TILE,
-                       s->bins);
+        count_tile(c, elements + (size_t)i * TRD__TILE * c->walk->size,
+                   tile + i, left < TRD__TILE ? left : TRD__TILE, s->bins);
     }
 }
 

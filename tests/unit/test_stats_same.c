@@ -181,6 +181,23 @@ static void test_same__tiles_in_any_order_and_any_runs(void **state)
         }
 }
 
+/* Runs of any length, aligned or not, add up to the same. */
+static void check_runs(const struct trd__sum *sums, uint64_t n,
+                       const struct trd__sum *want)
+{
+    for (uint32_t length = 1; length <= 64; length += 21) {
+        struct trd__tree tree = {.n = 0};
+        struct trd__sum total;
+        for (uint64_t i = 0; i < n; i += length)
+            trd__tree_add_run(&tree, &sums[i],
+                              n - i < length ? (uint32_t)(n - i) : length);
+        total = trd__tree_total(&tree);
+        assert_int_equal(total.unit, want->unit);
+        assert_memory_equal(&total.a, &want->a, sizeof want->a);
+        assert_memory_equal(&total.b, &want->b, sizeof want->b);
+    }
+}
+
 static void test_same__carry_tree_is_the_full_tree(void **state)
 {
     static struct trd__sum sums[1024];
@@ -192,13 +209,15 @@ static void test_same__carry_tree_is_the_full_tree(void **state)
         tree.n = 0;
         for (uint64_t i = 0; i < n; i++) {
             struct dd shift = dd_two(rng_normal(&rng), 1e-20);
+            int unit = n % 2 ? 0 : (int)(rng_next(&rng) % 3) - 1;
             sums[i] = sum_of_tile(rng_normal(&rng), rng_uniform(&rng), 1024,
-                                  shift, (int)(rng_next(&rng) % 3) - 1);
-            if (rng_next(&rng) % 4 == 0)
+                                  shift, unit);
+            if (n % 2 == 0 && rng_next(&rng) % 4 == 0)
                 sums[i] = sum_zero();
             trd__tree_add(&tree, &sums[i]);
         }
         total = trd__tree_total(&tree);
+        check_runs(sums, n, &total);
         want = full_tree(sums, n);
         assert_int_equal(total.unit, want.unit);
         assert_memory_equal(&total.a, &want.a, sizeof want.a);
