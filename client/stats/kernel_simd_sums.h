@@ -3,13 +3,26 @@
 
 /* ---- S and Q ---- */
 
-/* The 64 lanes, or every other one of them, in n vectors. */
-INLINE double halves(vecd *lane, int n)
+/* The 64 lanes, or every other one of them, in n vectors: 4, 8, 16 or 32.
+ * Spelled out, since no compiler unrolls a loop whose step halves, and the
+ * lanes would go through memory. */
+INLINE double halves(const vecd *lane, int n)
 {
-    for (int w = n / 2; w; w /= 2)
-        for (int i = 0; i < w; i++)
-            lane[i] += lane[i + w];
-    return fold(lane[0]);
+    vecd a[16], b[8], c[4], d[2];
+
+    for (int i = 0; i < 16 && n == 32; i++)
+        a[i] = lane[i] + lane[i + 16];
+    for (int i = 0; i < 8 && n == 32; i++)
+        b[i] = a[i] + a[i + 8];
+    for (int i = 0; i < 8 && n == 16; i++)
+        b[i] = lane[i] + lane[i + 8];
+    for (int i = 0; i < 4 && n >= 16; i++)
+        c[i] = b[i] + b[i + 4];
+    for (int i = 0; i < 4 && n == 8; i++)
+        c[i] = lane[i] + lane[i + 4];
+    for (int i = 0; i < 2; i++)
+        d[i] = n == 4 ? lane[i] + lane[i + 2] : c[i] + c[i + 2];
+    return fold(d[0] + d[1]);
 }
 
 /* 1, but the compiler does not know. */

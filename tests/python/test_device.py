@@ -34,10 +34,6 @@ def emu():
     ):
         getattr(lib, name).argtypes = [ctypes.c_void_p]
     lib.emu_launches.restype = ctypes.c_size_t
-    lib.emu_control_order.argtypes = [
-        ctypes.c_uint, ctypes.c_uint, ctypes.c_uint64
-    ]
-    lib.emu_control_order(1, 0, 1)
     yield lib
     del os.environ["TRACERD_CUDA_LIB"]
 
