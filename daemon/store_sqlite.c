@@ -217,7 +217,9 @@ static void store_sqlite_hello(struct store *s, const struct store_hello *h,
     if (!r)
         return;
     if (!run_ready(r)) {
-        refuse(a, REASON_STORE, 1000, "another program has the run locked");
+        refuse(a, REASON_STORE, 1000,
+               r->wal_wait_ns ? "readers of the run are waited for"
+                              : "another program has the run locked");
         return;
     }
     rc = stream_find(r, h, &t);

@@ -227,9 +227,12 @@ static bool inside(const struct journal_walk *w, uint64_t pos)
 static bool entry_at(const struct journal_walk *w, uint64_t pos,
                      struct entry *out, uint32_t *ahead)
 {
-    if (segment_left(pos) < ENTRY_HEADER_BYTES ||
-        entry_get(w->ring + pos % w->ring_bytes,
-                  (size_t)segment_left(pos), out))
+    const uint8_t *at = w->ring + pos % w->ring_bytes;
+    if (segment_left(pos) < ENTRY_HEADER_BYTES)
+        return false;
+    if (!(at[0] | at[1] | at[2])) /* no length: free space, most of a ring */
+        return false;
+    if (entry_get(at, (size_t)segment_left(pos), out))
         return false;
     if (out->kind != ENTRY_RECORD && out->kind != ENTRY_LOSS &&
         out->kind != ENTRY_PAD)

@@ -35,7 +35,8 @@ one_build() {
 
 one_build build-check "" --werror
 if [ -z "$quick" ]; then
-    c_suites="--no-suite python"
+    # the storms of suite fault take minutes, and longer under sanitizers
+    c_suites="--no-suite python --no-suite fault"
     cc=clang one_build build-clang "$c_suites" -Dpython=false \
         -Dcuda=disabled --werror
     # gcc 12 sees false errors in code it has instrumented: warnings there

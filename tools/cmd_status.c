@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tools/journal_use.h"
 #include "tools/out.h"
@@ -35,7 +36,8 @@ struct streams {
 
 /* What is taken up while the rows go by. */
 struct taken {
-    char dir[PATH_BYTES]; /* "": the daemon did not tell */
+    char dir[PATH_BYTES], data[PATH_BYTES]; /* "": nobody told */
+    struct streams runs;  /* names of those that somebody writes */
     struct streams kept;  /* of a table for eyes */
     size_t streams_n;
     int unhealthy;
@@ -148,7 +150,7 @@ static void read_stream(const char *dir, struct slice s, struct stream *t)
     add_use(dir, t);
 }
 
-static int keep_stream(struct streams *l, struct slice s)
+static int keep_text(struct streams *l, struct slice s)
 {
     if (l->n == l->room) {
         size_t room = l->room ? 2 * l->room : 16;
@@ -252,6 +254,44 @@ static void keep_path(char out[PATH_BYTES], struct slice s)
         snprintf(out, PATH_BYTES, "%.*s", (int)s.n, s.text);
 }
 
+/* Of a client's value the run, once. */
+static int keep_run(struct streams *l, struct slice s)
+{
+    static const char word[] = "run=";
+    const char *end = memchr(s.text, ' ', s.n);
+    if (s.n < sizeof word || memcmp(s.text, word, sizeof word - 1) != 0 ||
+        !end)
+        return 0;
+    s.text += sizeof word - 1;
+    s.n = (size_t)(end - s.text);
+    for (size_t i = 0; i < l->n; i++)
+        if (is(s, l->at[i].text))
+            return 0;
+    return keep_text(l, s);
+}
+
+/* What the files of the runs take that are being written. */
+static void put_sizes(struct out *o, const struct taken *k)
+{
+    static const struct {
+        const char *tail, *key;
+    } files[] = {{".db", "bytes"}, {".db-wal", "wal_bytes"}};
+    char path[PATH_BYTES + WORD_BYTES + 16], key[WORD_BYTES + 32];
+    struct stat st;
+    for (size_t i = 0; *k->data && i < k->runs.n; i++)
+        for (size_t f = 0; f < 2; f++) {
+            const char *run = k->runs.at[i].text;
+            snprintf(path, sizeof path, "%s/%s%s", k->data, run,
+                     files[f].tail);
+            if (stat(path, &st) != 0)
+                continue;
+            snprintf(key, sizeof key, "run.%s.%s", run, files[f].key);
+            const struct cell row[2] = {text_cell(slice_of(key)),
+                                        int_cell((int64_t)st.st_size)};
+            out_row(o, row);
+        }
+}
+
 static int take_rows(struct source *s, struct out *o, struct taken *k)
 {
     const struct cell *cells;
@@ -261,12 +301,16 @@ static int take_rows(struct source *s, struct out *o, struct taken *k)
         if (is(key, "stream") && cells[1].type == CELL_TEXT) {
             if (!text)
                 put_stream(o, k->dir, ++k->streams_n, cells[1].s);
-            else if (keep_stream(&k->kept, cells[1].s))
+            else if (keep_text(&k->kept, cells[1].s))
+                return CTL_FAILED;
+            if (keep_run(&k->runs, cells[1].s))
                 return CTL_FAILED;
             continue;
         }
         if (is(key, "dir"))
             keep_path(k->dir, cells[1].s);
+        if (is(key, "data"))
+            keep_path(k->data, cells[1].s);
         if (text)
             print_row(o, cells);
         else
@@ -298,10 +342,12 @@ int cmd_status(struct ctl *ctl, int argc, char **argv)
     if (code == 0 && source_columns(s) >= 2) {
         out_table(&o, names, 2);
         code = take_rows(s, &o, &k);
+        put_sizes(&o, &k);
         if (out_close(&o) || print_streams(&k))
             code = CTL_FAILED;
     }
     free(k.kept.at);
+    free(k.runs.at);
     source_close(s);
     if (code == CTL_FOUND && (k.unhealthy || o.n == 0))
         return CTL_NOTHING;

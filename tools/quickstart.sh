@@ -9,13 +9,14 @@ cd "$(dirname "$0")/.."
 # shellcheck disable=SC2086
 setup_packages $packages
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson
-echo "building"
-setup_build build
+build=build-quickstart
+echo "building what a training on the CPU needs: a minute or so; see $build.log"
+setup_build $build -Dtests=disabled -Dcuda=disabled
 
-data=$PWD/build/quickstart
+data=$PWD/$build/runs
 run=quickstart-$(date +%Y%m%d-%H%M%S)
-PATH=$PWD/build/daemon:$PWD/build/tools:$PWD/.venv/bin:$PATH
-PYTHONPATH=$PWD/build/client/python${PYTHONPATH:+:$PYTHONPATH}
+PATH=$PWD/$build/daemon:$PWD/$build/tools:$PWD/.venv/bin:$PATH
+PYTHONPATH=$PWD/$build/client/python${PYTHONPATH:+:$PYTHONPATH}
 TRACERD_DIR=$(mktemp -d)
 export PATH PYTHONPATH TRACERD_DIR
 daemon=
@@ -50,7 +51,7 @@ cat <<END
 
 The run is kept in $data/$run.db. Three more commands worth typing:
 
-  build/tools/tracectl -d $data query 'grad-*'
-  build/tools/tracectl -d $data export --format seed
-  build/tools/tracectl -d $data sql 'SELECT object, step, max(absmax) FROM v_record GROUP BY object, step'
+  $build/tools/tracectl -d $data query 'grad-*'
+  $build/tools/tracectl -d $data export --format seed
+  $build/tools/tracectl -d $data sql 'SELECT object, step, max(absmax) FROM v_record GROUP BY object, step'
 END

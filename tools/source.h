@@ -52,7 +52,10 @@ int source_live_open(const char *dir, const struct source_ops **ops,
 int source_db_open(const char *path, const char *run,
                    const struct source_ops **ops, void **state);
 
-/* The directory of the daemon: dir or the default. Checks that it is there
+/* The directory of the daemon, dir or the default, whether it is there or
+ * not. Tells nothing; 0 or an error of place_dir(). */
+int source_where(const char *dir, char *out, size_t cap);
+/* The same. Checks that it is there
  * and private; 0 or CTL_FAILED, told. */
 int source_dir(const char *dir, char *out, size_t cap);
 /* Connects a plain socket to name in the directory, after checking length,

@@ -31,7 +31,7 @@ struct live {
 };
 
 /* The first candidate that exists; else the first one that could. */
-static int find_dir(const char *given, char *out, size_t cap)
+int source_where(const char *given, char *out, size_t cap)
 {
     struct place_env env = {given ? given : getenv("TRACERD_DIR"),
                             getenv("XDG_RUNTIME_DIR"), geteuid()};
@@ -67,7 +67,7 @@ int source_dir(const char *given, char *out, size_t cap)
 {
     struct stat st;
     out[0] = '\0';
-    if (find_dir(given, out, cap))
+    if (source_where(given, out, cap))
         return ctl_fail(CTL_FAILED, "the directory's path is too long");
     if (lstat(out, &st) != 0)
         return no_daemon(out, errno == ENOENT ? "no such directory"

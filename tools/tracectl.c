@@ -83,6 +83,30 @@ const struct command ctl_commands[] = {
      "  tracectl import rank0.log --run before --rank 0\n"
      "  tracectl -d runs import *.journal\n",
      cmd_import},
+    {"verify", "[RUN|FILE.db|FILE.journal|DIRECTORY] [--repair]",
+     "check stored runs and journals",
+     "Structure, references, that each sequence number is stored once or\n"
+     "lost, and that every record decodes; of a journal its head, words and\n"
+     "records. A line for each finding, or one that says good. Without a\n"
+     "word all runs of the daemon or of -d. Ends with 1 when something is\n"
+     "damaged, 2 for a file of something else, 3 when it cannot be read.\n"
+     "--repair copies what is left of one run into a new file that takes\n"
+     "its place; what is missing stands in it as lost, and the damaged file\n"
+     "is kept as FILE.db.damaged-TIME. No tracerd may serve it meanwhile.\n"
+     "\n"
+     "  tracectl verify\n"
+     "  tracectl -o json verify run.db\n"
+     "  tracectl verify --repair runs/run.db\n",
+     cmd_verify},
+    {"doctor", "", "what is wrong with an installation, and how to mend it",
+     "Looks at the directory of the sockets and journals, the sockets, the\n"
+     "daemon and its version, the directory of the runs, free room, limits,\n"
+     "the Python module and the GPU's half; changes nothing. Each 'bad' has\n"
+     "the command that mends it. Ends with 1 when there is one.\n"
+     "\n"
+     "  tracectl doctor\n"
+     "  tracectl -s /scratch/tracerd -o json doctor\n",
+     cmd_doctor},
     {"help", "[COMMAND]", "this text, or a command's",
      "  tracectl help query\n", cmd_help},
     {NULL, NULL, NULL, NULL, NULL},
@@ -175,6 +199,10 @@ static int take_option(const struct option *options, int argc, char **argv,
         if (!names_option(o, argv[*at], &value))
             continue;
         *taken = 1;
+        if (o->kind == OPTION_FLAG && !value)
+            return *(int *)o->to = 1, 0;
+        if (o->kind == OPTION_FLAG)
+            return ctl_fail(CTL_BAD, "%s has no value", o->name);
         if (!value && *at + 1 >= argc)
             return ctl_fail(CTL_BAD, "%s needs a value", o->name);
         if (!value)

@@ -37,6 +37,8 @@ int cmd_status(struct ctl *ctl, int argc, char **argv);
 int cmd_sql(struct ctl *ctl, int argc, char **argv);
 int cmd_export(struct ctl *ctl, int argc, char **argv);
 int cmd_import(struct ctl *ctl, int argc, char **argv);
+int cmd_doctor(struct ctl *ctl, int argc, char **argv);
+int cmd_verify(struct ctl *ctl, int argc, char **argv);
 int cmd_help(struct ctl *ctl, int argc, char **argv);
 
 /* One line "tracectl: ..." on stderr. The result is code. */
@@ -52,7 +54,8 @@ const char *ctl_errno(int error);
 enum option_kind {
     OPTION_END = 0,
     OPTION_TEXT,  /* to: const char * */
-    OPTION_NUMBER /* to: int64_t, not negative */
+    OPTION_NUMBER, /* to: int64_t, not negative */
+    OPTION_FLAG   /* to: int, 1 when given; it has no value */
 };
 struct option {
     enum option_kind kind;

@@ -206,8 +206,14 @@ INLINE uint64_t hash_total(const struct hash *h)
     vec halves = _mm512_add_epi64(_mm512_slli_epi64(h->halves, 32),
                                   _mm512_and_si512(h->halves, all(~UINT64_C(0)
                                                                   << 32, 8)));
-    return (uint64_t)_mm512_reduce_add_epi64(
-        _mm512_add_epi64(h->product, halves));
+    vec sum = _mm512_add_epi64(h->product, halves);
+    __m256i four = _mm256_add_epi64(_mm512_castsi512_si256(sum),
+                                    _mm512_extracti64x4_epi64(sum, 1));
+    __m128i two = _mm_add_epi64(_mm256_castsi256_si128(four),
+                                _mm256_extracti128_si256(four, 1));
+
+    return (uint64_t)_mm_cvtsi128_si64(two) +
+           (uint64_t)_mm_extract_epi64(two, 1);
 }
 
 /* ---- values ---- */

@@ -42,6 +42,8 @@ static void test_status__how_full_a_journal_is(void **state)
     cli_has(s->out, "{\"key\":\"stream.1.kept\",\"value\":50}\n");
     cli_has(s->out, "{\"key\":\"stream.1.kept_bytes\",\"value\":");
     cli_has(s->out, "{\"key\":\"stream.1.journal_bytes\",\"value\":2097152}\n");
+    cli_has(s->out, "{\"key\":\"run.behind.bytes\",\"value\":");
+    cli_has(s->out, "{\"key\":\"run.behind.wal_bytes\",\"value\":");
     cli_has(s->out, "{\"key\":\"store_failing\",\"value\":0}\n");
     cli_has(s->out, "{\"key\":\"disk_full\",\"value\":0}\n");
     cli_has(s->out, "{\"key\":\"disk_free_bytes\",\"value\":");

@@ -166,3 +166,21 @@ def test_sampling_and_histogram_are_stored(here):
         assert r.samples == [1, 1001, 2001, 3001, 4001]
         if r.get("histogram"):  # by the program that answers
             assert sum(r.histogram["counts"]) == 40_000
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"same": "no"}, {"same": torch.ones(2)}, {"start": float("inf")},
+     {"start": 0}, {"every": 0}, {"every": "x"}],
+    ids=str,
+)
+def test_a_wrong_number_or_switch_is_named(option):
+    name = next(iter(option))
+    with pytest.raises(ValueError, match=f"{name}=.*expected"):
+        tracerd.attach(torch.nn.Linear(2, 2), run="wrong", **option)
+
+
+def test_a_wrong_environment_is_named(monkeypatch):
+    monkeypatch.setenv("TRACERD_EVERY", "x")
+    with pytest.raises(ValueError, match="TRACERD_EVERY='x'"):
+        tracerd.attach(torch.nn.Linear(2, 2), run="wrong")

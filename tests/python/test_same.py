@@ -343,3 +343,39 @@ def test_a_reduction_over_ranks_is_not_missed(folder):
     done = python(script, folder=folder, ranks=2, TMPDIR=folder)
     assert done.stdout.count("seen") == 2, done.stdout
     assert os.path.isdir(folder)
+
+
+class Twice(nn.Module):
+    """Its two children see one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Identity(), nn.Identity()
+
+    def forward(self, x):
+        return self.a(x) + self.b(x)
+
+
+def test_nothing_is_remembered_between_passes(folder, monkeypatch):
+    monkeypatch.setenv("TRACERD_DIR", folder)
+    model = Twice()
+    t = tracerd.attach(model, run="passes")
+    z = torch.randn(N, requires_grad=True)
+    optimizer = torch.optim.SGD([z], lr=1.0, fused=True)
+    with torch.no_grad():
+        model(z)
+    first = t.saved()["tensors"]
+    assert first > 0  # within the pass
+    z.grad = torch.zeros_like(z)
+    z.grad[12345] = 5
+    version = z._version
+    optimizer.step()
+    assert z._version == version  # a write that torch does not count
+    with torch.no_grad():
+        model(z)
+    assert t.saved()["tensors"] == 2 * first
+    x = torch.randn(N)
+    with torch.no_grad():
+        model(x)
+    torch.utils.swap_tensors(x, torch.randn(N))  # has no weak reference
+    t.close()

@@ -294,13 +294,22 @@ def test_without_memory_there_is_a_shape_and_nothing_else():
         (torch.empty(2, 3, device="meta"), [2, 3]),
         (fake, [2, 3]),
         (freed, [5]),
-        (nested, []),
+        (nested, None),
         (torch.nn.parameter.UninitializedParameter(), []),
     ):
         got = tracerd.stats(x)
-        assert list(got) == KEYS and got["shape"] == shape
+        assert list(got) == [*KEYS, "labels"] and got["shape"] == shape
+        assert {"nodata", "unsupported"} & set(got["labels"])
         assert got["max"] is got["hash"] is got["nan"] is None
         assert got["samples"] == []
+
+
+def test_what_is_not_plain_is_named():
+    assert tracerd.stats(torch.eye(4).to_sparse())["labels"] == [
+        "sparse", "nnz=4"
+    ]
+    assert tracerd.stats(torch.ones(2) * 1j)["labels"] == ["complex"]
+    assert "labels" not in tracerd.stats(torch.ones(2))
 
 
 def test_it_takes_no_part_in_autograd():

@@ -257,6 +257,25 @@ static void test_accuracy__integers(void **state)
     assert_near(s.mean, 1.7e18 + 256.0 * (N - 1), 256);
 }
 
+/* Ties round to even, which on a grid of whole numbers is more often down. */
+static void test_accuracy__data_on_a_grid(void **state)
+{
+    static const struct bounds grid = {5e-9, 1e-7};
+    static float f[N];
+    static int16_t codes[N];
+    (void)state;
+    rng = 14;
+    for (size_t i = 0; i < N; i++)
+        x[i] = (double)(f[i] = (float)(10000 + rng_normal(&rng)));
+    check("a mean of 1e4 standard deviations", TRD_F32, f, x, N, grid);
+    for (size_t i = 0; i < N; i++)
+        x[i] = codes[i] = (int16_t)(rng_next(&rng) % 4096);
+    check("int16", TRD_I16, codes, x, N, grid);
+    for (size_t i = 0; i < N; i++)
+        x[i] = (double)(f[i] = (float)round(rng_normal(&rng) * 1300));
+    check("whole numbers", TRD_F32, f, x, N, grid);
+}
+
 /* Where rounding errors are all alike they do not cancel. */
 static void test_accuracy__patterns_that_every_tile_repeats(void **state)
 {
@@ -290,6 +309,7 @@ int main(void)
         cmocka_unit_test(test_accuracy__sixteen_bit_floats),
         cmocka_unit_test(test_accuracy__halves_and_eighths),
         cmocka_unit_test(test_accuracy__integers),
+        cmocka_unit_test(test_accuracy__data_on_a_grid),
         cmocka_unit_test(test_accuracy__patterns_that_every_tile_repeats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@ import weakref
 from . import _tracerd
 from .context import LOCAL_RANK, context, info
 from .process import Figures, connect, forget, keep, warn
-from .schedule import Schedule, contains, ranges
+from .schedule import Schedule, contains, number_of, ranges
 from .tensors import histogram_of, samples_of, sampling_of
 
 PASSES = ("forward", "backward", "grad", "param")
@@ -62,9 +62,11 @@ def attach(
         the output of a layer that is the input of the next, is not read
         again: its record repeats the figures, labelled same. Writes are
         seen by torch's version counter, by whether a collective ran, and
-        by some 80 places of the memory that are compared. Where code
-        writes to single elements behind torch's back (raw pointers,
-        x.data, numpy views) and is to be caught at it, say same=False.
+        by some 80 places of the memory that are compared; and nothing is
+        remembered beyond a forward or a backward pass. Where code writes
+        to single elements behind torch's back within one (raw pointers,
+        x.data, numpy and dlpack views, other processes, collectives that
+        have not ended) and is to be caught at it, say same=False.
 
     Where an argument is left at its default, the environment decides:
     TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS,
@@ -85,7 +87,7 @@ def attach(
     """
     environ = os.environ
     if every == 1 and environ.get("TRACERD_EVERY"):
-        every = environ["TRACERD_EVERY"]
+        every = number_of(environ["TRACERD_EVERY"], "TRACERD_EVERY")
     for patterns, what in ((match, "match"), (ignore, "ignore")):
         _check_patterns(patterns, what)
     schedule = Schedule(every, iterations or environ.get("TRACERD_ITERATIONS"))
@@ -95,11 +97,12 @@ def attach(
     passes = _passes(passes)
     samples = samples_of(samples)
     figures = Figures(
-        sampling_of(sampling), histogram_of(histogram), bool(same)
+        sampling_of(sampling), histogram_of(histogram), same
     )
     _threads(threads, environ.get("TRACERD_THREADS"))
-    if int(start) < 1:
-        raise ValueError("start must be 1 or more")
+    if not isinstance(same, bool):
+        raise ValueError(f"same={same!r}: expected True or False")
+    start = number_of(start, "start")
     model = _module(model)
     me = context(run)
     if environ.get("TRACERD_DISABLE", "") not in ("", "0"):
@@ -110,7 +113,7 @@ def attach(
     try:
         trace._open(
             model, optimizer, me, samples, schedule, passes, name or "",
-            int(start), tags, match or environ.get("TRACERD_MATCH"), ignore,
+            start, tags, match or environ.get("TRACERD_MATCH"), ignore,
             figures,
         )
         trace._connection.speaks = _speaks(me, wanted_ranks)

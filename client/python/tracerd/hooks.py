@@ -171,6 +171,16 @@ class Recorder:
 
     def leave(self, thing, output, error):
         stack = self._here.stack
+        try:
+            self._leave(thing, output, error, stack)
+        finally:
+            if not stack:
+                # Between two passes anything may write to tensors, fused
+                # optimizers without a word, and torch.utils.swap_tensors()
+                # wants none that has a weak reference.
+                self.client.forget()
+
+    def _leave(self, thing, output, error, stack):
         call = None
         if any(c.thing is thing for c in stack):
             call = stack.pop()

@@ -20,6 +20,17 @@ def ranges(value, what):
     return sorted(parts)
 
 
+def number_of(value, what):
+    """A whole number from 1. Raises ValueError for anything else."""
+    try:
+        number = 0 if isinstance(value, bool) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    if number < 1:
+        raise ValueError(f"{what}={value!r}: expected a number from 1")
+    return number
+
+
 def _part(text, what):
     first, dash, last = text.strip().partition("-")
     try:
@@ -44,9 +55,7 @@ class Schedule:
     __slots__ = ("every", "pairs")
 
     def __init__(self, every, iterations):
-        if isinstance(every, bool) or int(every) < 1:
-            raise ValueError("every must be 1 or more")
-        self.every = int(every)
+        self.every = number_of(every, "every")
         self.pairs = ranges(iterations, "iterations")
 
     def wants(self, iteration):

@@ -7,6 +7,7 @@ change what the training computes.
 """
 
 import contextlib
+import math
 import sys
 
 from . import _tracerd
@@ -283,7 +284,9 @@ def stats(tensor, samples=16, sampling="equidistant", histogram=None):
     integers are Python ints. With a NaN max, min, mean, std and l2 are NaN,
     and infinities enter as IEEE says; finite_max, finite_min, finite_mean,
     finite_std and finite_l2 then stand beside them. What does not exist, as
-    the maximum of nothing, is None. Where it was asked for there are also
+    the maximum of nothing, is None. labels (a list) is there where the
+    figures are not plainly those of the tensor: sparse, complex, quantized,
+    nodata, unsupported and so on, and what more is known. Where it was asked for there are also
     sampling ([rule, argument]) and histogram, a dict of kind,
     first_exponent and counts: counts[i] elements have 2**e <= |x| <
     2**(e + 1), e = first_exponent + i; the first bin that a dtype has holds
@@ -304,27 +307,41 @@ def stats(tensor, samples=16, sampling="equidistant", histogram=None):
     setup()
     figures = _tracerd.stats(tensor, *wanted)
     if figures is not None:
-        return figures
+        return _with_labels(figures, 0, "")
     plain = resolve(tensor)
     if plain.tensor is not None:
         figures = _tracerd.stats(plain.tensor, *wanted)
     if figures is None:
-        return _no_figures(plain)
-    if plain.shape is not None:
+        figures = _no_figures(plain)
+    elif plain.shape is not None:
         figures["shape"] = list(plain.shape)
+    return _with_labels(figures, plain.labels, plain.note)
+
+
+def _with_labels(figures, labels, note):
+    """Adds what the figures are not plainly, as records have it."""
+    names = [name for name, bit in LABEL.items() if labels & bit]
+    dtype = figures["dtype"]
+    for part, name in (("complex", "complex"), ("float4", "packed")):
+        if dtype.startswith(part) and name not in names:
+            names.append(name)
+    if note:
+        names.append(note)
+    if names:
+        figures["labels"] = names
     return figures
 
 
 def _no_figures(plain):
-    n = 1
-    for extent in plain.shape or ():
-        n *= extent
+    # a nested tensor has no shape that is a list of numbers
+    shape = None if "nested" in plain.note else plain.shape
+    n = None if shape is None else math.prod(shape)
     names = (
         "max min mean std l2 absmax absmin nan pinf ninf zero subnormal hash"
     )
     return {
         "dtype": plain.dtype,
-        "shape": list(plain.shape or ()),
+        "shape": None if shape is None else list(shape),
         "n": n,
         **dict.fromkeys(names.split()),
         "samples": [],
