@@ -21,6 +21,7 @@
 #include "proto/record.h"
 #include "proto/row.h"
 #include "schema.h"
+#include "tools/db_cell.h"
 #include "tools/verify.h"
 
 enum {
@@ -279,7 +280,7 @@ static int drop_unreadable(struct salvage *s)
     while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
         rc = SQLITE_OK;
         for (int i = 0; i < ROW_COLUMN_COUNT; i++)
-            cells[i] = verify_cell(q, i);
+            cells[i] = db_cell(q, i);
         if (row_get(cells, &row) == 0)
             continue;
         sqlite3_bind_int64(drop, 1, cells[ROW_STREAM].i);

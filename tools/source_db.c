@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "proto/missing.h"
+#include "tools/db_cell.h"
 #include "tools/run_file.h"
 #include "tools/source.h"
 
@@ -31,36 +32,6 @@ struct db {
 
 /* ---- cells and pages ---- */
 
-static struct cell cell_of(sqlite3_stmt *s, int i)
-{
-    struct cell c = {.type = CELL_NULL, .s = {"", 0}};
-    switch (sqlite3_column_type(s, i)) {
-    case SQLITE_INTEGER:
-        c.type = CELL_INT;
-        c.i = sqlite3_column_int64(s, i);
-        break;
-    case SQLITE_FLOAT:
-        c.type = CELL_REAL;
-        c.f = sqlite3_column_double(s, i);
-        break;
-    case SQLITE_TEXT:
-        c.type = CELL_TEXT;
-        c.s.text = (const char *)sqlite3_column_text(s, i);
-        c.s.n = (size_t)sqlite3_column_bytes(s, i);
-        break;
-    case SQLITE_BLOB:
-        c.type = CELL_BLOB;
-        c.s.text = sqlite3_column_blob(s, i);
-        c.s.n = (size_t)sqlite3_column_bytes(s, i);
-        break;
-    default:
-        break;
-    }
-    if (!c.s.text)
-        c.s.text = "";
-    return c;
-}
-
 static void put_columns(struct page_writer *p, sqlite3_stmt *s)
 {
     const char *names[PAGE_MAX_COLUMNS];
@@ -73,7 +44,7 @@ static void put_columns(struct page_writer *p, sqlite3_stmt *s)
 static int put_row(struct page_writer *p, sqlite3_stmt *s)
 {
     for (int i = 0; i < sqlite3_column_count(s); i++) {
-        struct cell c = cell_of(s, i);
+        struct cell c = db_cell(s, i);
         if (page_cell(p, &c))
             return TRD_ELIMIT;
     }
@@ -162,7 +133,7 @@ static int cursor_of(sqlite3_stmt *s, uint32_t order,
     struct cell cells[ROW_COLUMN_COUNT];
     struct row row;
     for (int i = 0; i < ROW_COLUMN_COUNT; i++)
-        cells[i] = cell_of(s, i);
+        cells[i] = db_cell(s, i);
     if (row_get(cells, &row))
         return ctl_fail(CTL_BAD, "a record of the run is damaged");
     *n = row_cursor(&row, order, out);
@@ -208,7 +179,7 @@ static int ask_rows(void *context, const struct sql *text, missing_take *take,
         return code;
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         for (int i = 0; i < sqlite3_column_count(s) && i < COLUMNS; i++)
-            cells[i] = cell_of(s, i);
+            cells[i] = db_cell(s, i);
         take(to, cells);
     }
     sqlite3_finalize(s);

@@ -35,7 +35,6 @@ int verify_seqs(sqlite3 *db,
                 void (*told)(void *context, int64_t stream, int64_t first,
                              int64_t last, const char *what),
                 void *context);
-struct cell verify_cell(sqlite3_stmt *s, int i);
 /* Opens a file to look at only, whatever its state; NULL or why not. */
 const char *verify_open(const char *path, sqlite3 **db);
 

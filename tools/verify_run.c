@@ -15,6 +15,7 @@
 
 #include "proto/record.h"
 #include "proto/row.h"
+#include "tools/db_cell.h"
 #include "tools/verify.h"
 
 enum {
@@ -317,36 +318,6 @@ static void check_seqs(struct verify *v, sqlite3 *db)
 
 /* ---- records ---- */
 
-struct cell verify_cell(sqlite3_stmt *s, int i)
-{
-    struct cell c = {.type = CELL_NULL, .s = {"", 0}};
-    switch (sqlite3_column_type(s, i)) {
-    case SQLITE_INTEGER:
-        c.type = CELL_INT;
-        c.i = sqlite3_column_int64(s, i);
-        break;
-    case SQLITE_FLOAT:
-        c.type = CELL_REAL;
-        c.f = sqlite3_column_double(s, i);
-        break;
-    case SQLITE_TEXT:
-        c.type = CELL_TEXT;
-        c.s.text = (const char *)sqlite3_column_text(s, i);
-        c.s.n = (size_t)sqlite3_column_bytes(s, i);
-        break;
-    case SQLITE_BLOB:
-        c.type = CELL_BLOB;
-        c.s.text = sqlite3_column_blob(s, i);
-        c.s.n = (size_t)sqlite3_column_bytes(s, i);
-        break;
-    default:
-        break;
-    }
-    if (!c.s.text)
-        c.s = slice_of("");
-    return c;
-}
-
 static void check_records(struct verify *v, sqlite3 *db)
 {
     struct sql *sql = malloc(sizeof *sql);
@@ -369,7 +340,7 @@ static void check_records(struct verify *v, sqlite3 *db)
         sqlite3_bind_int64(s, (int)i + 1, sql->bind[i].i);
     while (s && (rc = sqlite3_step(s)) == SQLITE_ROW) {
         for (int i = 0; i < ROW_COLUMN_COUNT; i++)
-            cells[i] = verify_cell(s, i);
+            cells[i] = db_cell(s, i);
         v->records++;
         if (row_get(cells, &row) == 0)
             continue;

@@ -123,32 +123,6 @@ DEVICE double value_of(int dtype, struct raw r)
     }
 }
 
-/* As trd__min_normal(). */
-DEVICE double min_normal_of(int dtype)
-{
-    switch (dtype) {
-    case TRD_F64:
-    case TRD_C128:
-        return 0x1p-1022;
-    case TRD_F32:
-    case TRD_BF16:
-    case TRD_C64:
-        return 0x1p-126;
-    case TRD_F16:
-    case TRD_C32:
-    case TRD_F8_E5M2:
-        return 0x1p-14;
-    case TRD_F8_E4M3FN:
-        return 0x1p-6;
-    case TRD_F8_E4M3FNUZ:
-        return 0x1p-7;
-    case TRD_F8_E5M2FNUZ:
-        return 0x1p-15;
-    default:
-        return 0;
-    }
-}
-
 DEVICE bool is_wide_int(int dtype)
 {
     return dtype == TRD_I64 || dtype == TRD_U64;
@@ -389,7 +363,7 @@ DEVICE struct trd__sum wide_tile(const struct tile *t, uint32_t finite,
 DEVICE struct trd__sum value_tile(const struct tile *t, bool narrow,
                                   cuda_u64 *word)
 {
-    double min_normal = min_normal_of(t->dtype);
+    double min_normal = dtype_min_normal(t->dtype);
     struct thread_tally tally;
     struct trd__sum sum;
     double largest = 0;

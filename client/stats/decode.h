@@ -154,4 +154,30 @@ REDUCE double complex_magnitude_wide(double re, double im)
         complex_magnitude(f64_scale(re, -e), f64_scale(im, -e)), e);
 }
 
+/* Smallest normal number of the dtype, 0 where it has no subnormals. */
+REDUCE double dtype_min_normal(int dtype)
+{
+    switch (dtype) {
+    case TRD_F64:
+    case TRD_C128:
+        return 0x1p-1022;
+    case TRD_F32:
+    case TRD_BF16:
+    case TRD_C64:
+        return 0x1p-126;
+    case TRD_F16:
+    case TRD_C32:
+    case TRD_F8_E5M2:
+        return 0x1p-14;
+    case TRD_F8_E4M3FN:
+        return 0x1p-6;
+    case TRD_F8_E4M3FNUZ:
+        return 0x1p-7;
+    case TRD_F8_E5M2FNUZ:
+        return 0x1p-15;
+    default:
+        return 0;
+    }
+}
+
 #endif

@@ -31,27 +31,7 @@ bool trd__is_narrow(int dtype)
 
 double trd__min_normal(int dtype)
 {
-    switch (dtype) {
-    case TRD_F64:
-    case TRD_C128:
-        return 0x1p-1022;
-    case TRD_F32:
-    case TRD_BF16:
-    case TRD_C64:
-        return 0x1p-126;
-    case TRD_F16:
-    case TRD_C32:
-    case TRD_F8_E5M2:
-        return 0x1p-14;
-    case TRD_F8_E4M3FN:
-        return 0x1p-6;
-    case TRD_F8_E4M3FNUZ:
-        return 0x1p-7;
-    case TRD_F8_E5M2FNUZ:
-        return 0x1p-15;
-    default:
-        return 0;
-    }
+    return dtype_min_normal(dtype);
 }
 
 /* One loop a dtype: `type` is the element, `v` the loaded one. */

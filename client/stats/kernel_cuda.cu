@@ -251,7 +251,7 @@ DEVICE struct trd__sum warp_run(const struct cuda_launch *l,
     const unsigned char *stop =
         it->data + (end < full ? end : full) * TRD__TILE * it->size;
     bool rows = l->histogram == TRD_HISTOGRAM_ROWS && it->n > TRD__WIDE_N;
-    float min_normal = (float)min_normal_of(it->dtype);
+    float min_normal = (float)dtype_min_normal(it->dtype);
     F f(it, b->table);
     struct word_keys<F> keys(lane_id() % (TRD__LANES / F::LANES), b->key);
     struct fast_state<F> state;
