@@ -21,12 +21,12 @@ void sweep_preload(bool on);
 /* From now on the nth call of op fails; op -1: none. */
 void sweep_arm(int op, int64_t nth, int how);
 
-/* Runs cases of one kind until the fault does not come any more; run_case
- * tells whether it came. Prints what was done. */
-void sweep_run(int op, int how,
-               bool (*run_case)(int op, int64_t nth, int how));
+/* One case: arms the fault, does what is tested, checks. It has a new rig. */
+typedef void sweep_case(int op, int64_t nth, int how);
 
-/* The one of TRD_FAULT_CASE; false when there is none. */
-bool sweep_asked(int *op, int64_t *nth, int *how);
+/* The whole program: for each kind of call, once and from then on (halves:
+ * writes that do half of their work, too), cases n = 1, 2, 3, ... until the
+ * fault does not come any more. Prints what was done; the exit code. */
+int sweep_main(sweep_case *run_case, bool halves);
 
 #endif

@@ -22,8 +22,6 @@ enum {
     NOT_OPENED = 9     /* exit code: the client said that it cannot open */
 };
 
-static bool in_case;
-static int64_t this_call;
 static const char *self;
 
 /* ---- the training process ---- */
@@ -149,80 +147,19 @@ static void check(const struct result *r)
     }
 }
 
-static bool run_case(int op, int64_t nth, int how)
+static void run_case(int op, int64_t nth, int how)
 {
     struct result r;
-    bool fired;
-    ingest_set_up(NULL);
-    in_case = true;
-    this_call = nth;
     rig_start(&ingest.rig);
     sweep_arm(op, nth, how);
     if (run_training(&r))
         check(&r);
-    fired = sweep_page->fired > 0;
-    ingest_tear_down(NULL);
-    in_case = false;
-    return fired;
 }
-
-static int tear_down(void **state)
-{
-    if (in_case) {
-        print_error("call %lld of them; the log:\n%s\n",
-                    (long long)this_call, rig_log(&ingest.rig));
-        ingest_tear_down(state);
-    }
-    in_case = false;
-    return 0;
-}
-
-static void test_faults__the_one_asked_for(void **state)
-{
-    int op, how;
-    int64_t nth;
-    (void)state;
-    assert_true(sweep_asked(&op, &nth, &how));
-    print_message("fired: %d\n", run_case(op, nth, how));
-}
-
-#define SWEEP(name, code)                                                     \
-    static void test_faults__##name##_fails_once(void **state)                \
-    {                                                                         \
-        (void)state;                                                          \
-        sweep_run(FAULT_##name, 0, run_case);                                 \
-    }                                                                         \
-    static void test_faults__##name##_fails_from_then_on(void **state)        \
-    {                                                                         \
-        (void)state;                                                          \
-        sweep_run(FAULT_##name, FAULT_STICKY, run_case);                      \
-    }
-FAULT_OPS(SWEEP)
-#undef SWEEP
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-#define TESTS(name, code)                                                     \
-    cmocka_unit_test_teardown(test_faults__##name##_fails_once, tear_down),   \
-        cmocka_unit_test_teardown(test_faults__##name##_fails_from_then_on,   \
-                                  tear_down),
-        FAULT_OPS(TESTS)
-#undef TESTS
-    };
-    const struct CMUnitTest one[] = {
-        cmocka_unit_test_teardown(test_faults__the_one_asked_for, tear_down)};
-    int64_t nth;
-    int op, how, failed;
     if (argc == 3 && !strcmp(argv[1], "train"))
         return train(argv[2]);
     self = argv[0];
-    failed = sweep_init();
-    if (failed)
-        return failed;
-    failed = sweep_asked(&op, &nth, &how)
-                 ? cmocka_run_group_tests(one, NULL, NULL)
-                 : cmocka_run_group_tests(tests, NULL, NULL);
-    sweep_fini();
-    return failed;
+    return sweep_main(run_case, false);
 }

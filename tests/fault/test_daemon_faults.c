@@ -16,9 +16,6 @@
 
 enum { RECORDS = 40 };
 
-static bool in_case;
-static int64_t this_call;
-
 /* Starts a daemon with the shim in it; false where it did not get ready. */
 static bool start_faulty(struct rig *r)
 {
@@ -86,91 +83,20 @@ static void check(void)
                      1);
 }
 
-/* One case; whether the fault came. */
-static bool run_case(int op, int64_t nth, int how)
+static void run_case(int op, int64_t nth, int how)
 {
     struct rig *r = &ingest.rig;
-    bool fired;
-    ingest_set_up(NULL);
-    in_case = true;
-    this_call = nth;
     sweep_arm(op, nth, how);
     start_faulty(r);
     train(r, how & FAULT_STICKY ? 100 : 1000);
     if (how & FAULT_STICKY) /* it would keep the daemon from ending well */
         sweep_page->op = -1;
     end_faulty(r);
-    fired = sweep_page->fired > 0;
     rig_start(r);
     check();
-    ingest_tear_down(NULL);
-    in_case = false;
-    return fired;
-}
-
-/* A case that failed left its daemon and files. */
-static int tear_down(void **state)
-{
-    if (in_case) {
-        print_error("call %lld of them; the log:\n%s\n",
-                    (long long)this_call, rig_log(&ingest.rig));
-        ingest_tear_down(state);
-    }
-    in_case = false;
-    return 0;
-}
-
-static void test_faults__the_one_asked_for(void **state)
-{
-    int op, how;
-    int64_t nth;
-    (void)state;
-    assert_true(sweep_asked(&op, &nth, &how));
-    print_message("fired: %d\n", run_case(op, nth, how));
-}
-
-#define SWEEP(name, code)                                                     \
-    static void test_faults__##name##_fails_once(void **state)                \
-    {                                                                         \
-        (void)state;                                                          \
-        sweep_run(FAULT_##name, 0, run_case);                                 \
-    }                                                                         \
-    static void test_faults__##name##_fails_from_then_on(void **state)        \
-    {                                                                         \
-        (void)state;                                                          \
-        sweep_run(FAULT_##name, FAULT_STICKY, run_case);                      \
-    }
-FAULT_OPS(SWEEP)
-#undef SWEEP
-
-static void test_faults__a_write_does_half_its_work(void **state)
-{
-    (void)state;
-    sweep_run(FAULT_pwrite, FAULT_SHORT, run_case);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-#define TESTS(name, code)                                                     \
-    cmocka_unit_test_teardown(test_faults__##name##_fails_once, tear_down),   \
-        cmocka_unit_test_teardown(test_faults__##name##_fails_from_then_on,   \
-                                  tear_down),
-        FAULT_OPS(TESTS)
-#undef TESTS
-            cmocka_unit_test_teardown(test_faults__a_write_does_half_its_work,
-                                      tear_down),
-    };
-    const struct CMUnitTest one[] = {
-        cmocka_unit_test_teardown(test_faults__the_one_asked_for, tear_down)};
-    int64_t nth;
-    int op, how;
-    int failed = sweep_init();
-    if (failed)
-        return failed;
-    failed = sweep_asked(&op, &nth, &how)
-                 ? cmocka_run_group_tests(one, NULL, NULL)
-                 : cmocka_run_group_tests(tests, NULL, NULL);
-    sweep_fini();
-    return failed;
+    return sweep_main(run_case, true);
 }
