@@ -285,8 +285,9 @@ static void take_samples(struct trd__walk *walk, const struct trd_want *want,
         want->sampling == TRD_EQUIDISTANT ? 0 : want->sampling_arg;
 }
 
-int trd__stats_with(const struct trd__kernel *kernel, unsigned threads,
-                    const struct trd_tensor *tensor,
+/* Threads help where there are more than `worth` bytes. */
+static int stats_of(const struct trd__kernel *kernel, unsigned threads,
+                    uint64_t worth, const struct trd_tensor *tensor,
                     const struct trd_want *want, struct trd_stats *out,
                     void *samples, struct trd_histogram *histogram)
 {
@@ -314,6 +315,8 @@ int trd__stats_with(const struct trd__kernel *kernel, unsigned threads,
     r = trd__walk_init(&walk, tensor, trd_dtype_bytes(dtype));
     if (r < 0)
         return r;
+    if (walk.n <= worth / walk.size)
+        threads = 1;
     asked = *want;
     if (trd_dtype_kind(dtype) == TRD_KIND_PACKED) {
         asked.samples = 0;
@@ -341,6 +344,14 @@ int trd__stats_with(const struct trd__kernel *kernel, unsigned threads,
     return 0;
 }
 
+int trd__stats_with(const struct trd__kernel *kernel, unsigned threads,
+                    const struct trd_tensor *tensor,
+                    const struct trd_want *want, struct trd_stats *out,
+                    void *samples, struct trd_histogram *histogram)
+{
+    return stats_of(kernel, threads, 0, tensor, want, out, samples, histogram);
+}
+
 /* ---- the public calls ---- */
 
 static _Atomic unsigned threads_max = 1;
@@ -353,25 +364,6 @@ int trd_stats_threads(unsigned n)
     return 0;
 }
 
-/* Whether a tensor is large; one that is not even a tensor is not. */
-static bool worth_threads(const struct trd_tensor *t)
-{
-    uint64_t bytes = t ? trd_dtype_bytes((int)t->dtype) : 0;
-
-    if (!bytes || t->ndim < 0 || t->ndim > TRD_MAX_DIMS ||
-        (t->ndim && !t->shape))
-        return false;
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] <= 0)
-            return false;
-    for (int i = 0; i < t->ndim; i++) {
-        if ((uint64_t)t->shape[i] > WORTH_THREADS_BYTES / bytes)
-            return true;
-        bytes *= (uint64_t)t->shape[i];
-    }
-    return false;
-}
-
 int trd_stats_cpu_as(const struct trd_tensor *tensor,
                      const struct trd_want *want, struct trd_stats *out,
                      void *samples, struct trd_histogram *histogram)
@@ -379,10 +371,8 @@ int trd_stats_cpu_as(const struct trd_tensor *tensor,
     unsigned threads =
         atomic_load_explicit(&threads_max, memory_order_relaxed);
 
-    if (threads > 1 && !worth_threads(tensor))
-        threads = 1;
-    return trd__stats_with(trd__kernel_best(), threads, tensor, want, out,
-                           samples, histogram);
+    return stats_of(trd__kernel_best(), threads, WORTH_THREADS_BYTES, tensor,
+                    want, out, samples, histogram);
 }
 
 int trd_stats_cpu(const struct trd_tensor *tensor, uint32_t k,
