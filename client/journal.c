@@ -18,6 +18,7 @@
 
 #include "client/sys.h"
 #include "proto/crc32c.h"
+#include "proto/point.h"
 
 enum { DICT_SLOTS = 2 * DICT_MAX_ENTRIES };
 #define INDEX_BYTES                                                           \
@@ -66,12 +67,14 @@ static int create_file(struct trd__journal *j, const char *dir,
                            0600);
     if (fd < 0)
         return TRD_EIO;
+    POINT(journal_created);
     j->fd = trd__sys.move_high(fd);
     /* all of it now: a full disk must show here and never as SIGBUS */
     if (trd__sys.allocate(j->fd, (off_t)j->head.size) || lock_file(j->fd)) {
         trd__sys.unlink(fresh);
         return TRD_EIO;
     }
+    POINT(journal_allocated);
     return 0;
 }
 
@@ -125,8 +128,10 @@ int trd__journal_open(struct trd__journal *j, const char *dir,
     memcpy(j->map + JOURNAL_HELLO_AT, hello, hello_n);
     journal_head_put(j->map, &j->head);
     trd__journal_publish(j);
+    POINT(journal_written);
     if (dir && trd__sys.rename(fresh, j->path))
         failed = TRD_EIO;
+    POINT(journal_named);
 out:
     if (failed) {
         if (j->fd >= 0 && fresh[0])
@@ -138,8 +143,10 @@ out:
 
 void trd__journal_close(struct trd__journal *j, int unlink_file)
 {
-    if (unlink_file && j->fd >= 0)
+    if (unlink_file && j->fd >= 0) {
         trd__sys.unlink(j->path);
+        POINT(journal_unlinked);
+    }
     if (j->map)
         trd__sys.unmap(j->map, j->head.size);
     if (j->slot)
@@ -219,15 +226,20 @@ int trd__journal_put(struct trd__journal *j, uint32_t kind,
     } while (!atomic_compare_exchange_weak_explicit(
         &j->next, &next, wanted, memory_order_acq_rel,
         memory_order_relaxed));
+    POINT(put_reserved);
     if (at != pos)
         cross_segment(j, pos, at, seq);
+    POINT(put_crossed);
     uint8_t *entry = place(j, at);
     if (head_n)
         memcpy(entry + ENTRY_HEADER_BYTES, head, head_n);
     if (tail_n)
         memcpy(entry + ENTRY_HEADER_BYTES + head_n, tail, tail_n);
-    publish_word(entry, entry_seal(entry, kind, (uint32_t)len,
-                                   (uint32_t)seq));
+    POINT(put_copied);
+    uint32_t word = entry_seal(entry, kind, (uint32_t)len, (uint32_t)seq);
+    POINT(put_sealed);
+    publish_word(entry, word);
+    POINT(put_published);
     return 0;
 }
 
@@ -281,7 +293,9 @@ static int append_word(struct trd__journal *j, uint32_t i, uint32_t kind,
     j->offset[*id] = j->dict_used;
     uint8_t *entry = dict_at(j, *id);
     memcpy(entry + ENTRY_HEADER_BYTES, body, n);
+    POINT(word_copied);
     publish_word(entry, entry_seal(entry, kind, len, *id));
+    POINT(word_published);
     j->dict_used += entry_span(len);
     atomic_store_explicit(&j->dict_n, *id, memory_order_release);
     atomic_store_explicit(&j->slot[i], *id, memory_order_release);
@@ -383,9 +397,12 @@ void trd__journal_publish(struct trd__journal *j)
     journal_state_put(j->map + JOURNAL_PAGE * (1 + s->generation % 2), s);
     /* the state is out before the space can be used again */
     atomic_thread_fence(memory_order_seq_cst);
+    POINT(state_published);
     zero_ring(j, from, s->durable_pos);
+    POINT(ring_zeroed);
     atomic_store_explicit(&j->tail_pos, s->durable_pos,
                           memory_order_release);
     atomic_store_explicit(&j->tail_seq, s->durable_seq,
                           memory_order_release);
+    POINT(ring_freed);
 }

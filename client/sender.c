@@ -21,6 +21,7 @@
 #include "client/sys.h"
 #include "proto/crc32c.h"
 #include "proto/place.h"
+#include "proto/point.h"
 
 #define MS UINT64_C(1000000)
 
@@ -179,6 +180,7 @@ static int try_connect(struct trd__sender *s)
     s->born_ns = s->heard_ns = s->spoke_ns = now();
     forget_window(s);
     queue_hello(s);
+    POINT(connected);
     return 0;
 }
 
@@ -324,6 +326,7 @@ static int on_frame(struct trd__sender *s, const struct frame *f,
         if (failed || !s->welcomed)
             return TRD_ECORRUPT;
         s->credit_bytes = a.credit_bytes;
+        POINT(acknowledged);
         advance(s, a.committed_seq, a.durable_seq);
         return 0;
     case FRAME_REFUSE:
@@ -413,6 +416,7 @@ static int push(struct trd__sender *s)
             disconnect(s, TRD_EIO, 0);
             return -1;
         }
+        POINT(sending);
         ssize_t sent = trd__sys.send(s->fd, part, n);
         if (sent < 0 && errno == EINTR)
             continue;
@@ -422,6 +426,7 @@ static int push(struct trd__sender *s)
             disconnect(s, TRD_EIO, 0);
             return -1;
         }
+        POINT(sent);
         s->done += (size_t)sent;
         s->spoke_ns = now();
     }
@@ -589,6 +594,7 @@ int trd__sender_stop(struct trd__sender *s)
 {
     if (!s->started)
         return 0;
+    POINT(closing);
     atomic_store(&s->shared->deadline, now() + SENDER_CLOSE_MS * MS);
     atomic_store(&s->shared->stop, 1);
     trd__sender_wake(s);

@@ -10,6 +10,7 @@
 
 #include "daemon/guest.h"
 #include "daemon/log.h"
+#include "proto/point.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -234,7 +235,9 @@ static void remove_file(struct adopt *a)
 
 static void adopted(struct adopt *a, const struct guest_report *report)
 {
+    POINT(journal_adopted);
     remove_file(a);
+    POINT(journal_removed);
     a->counters.adopted++;
     a->counters.records += report->records;
     log_info("journal_adopted",

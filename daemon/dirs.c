@@ -6,6 +6,7 @@
 #include "daemon/dirs.h"
 
 #include "proto/place.h"
+#include "proto/point.h"
 #include "proto/wire.h"
 #include "tracerd/base.h"
 
@@ -303,6 +304,7 @@ int dirs_bind(const char *dir, const char *name, int *out,
             close(fd);
         return TRD_EIO;
     }
+    POINT(socket_bound);
     *out = fd;
     return 0;
 }

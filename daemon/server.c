@@ -9,6 +9,7 @@
 
 #include "daemon/log.h"
 #include "daemon/reply.h"
+#include "proto/point.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,7 +110,9 @@ static void send_ack(struct peer *p)
                 sizeof bytes - FRAME_HEADER_BYTES, &n))
         return;
     p->acked_ns = now_ns(p->server);
+    POINT(answering);
     send_frame(p, FRAME_ACK, 0, bytes, n);
+    POINT(answered);
 }
 
 static void send_refusal(struct peer *p, enum frame_type type, unsigned reason,
@@ -326,6 +329,7 @@ static void on_frame(struct peer *p)
     p->body_n = 0;
     p->frame_ns = 0;
     p->server->counters.frames++;
+    POINT(frame_read);
     v = intake_frame(&p->intake, work, STORE_ENDED, now_ns(p->server));
     if (v.act & DO_CLOSE)
         peer_malformed(p, &v);

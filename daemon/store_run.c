@@ -3,6 +3,7 @@
 #include "daemon/store_sqlite.h"
 
 #include "daemon/log.h"
+#include "proto/point.h"
 #include "schema.h"
 
 #include <errno.h>
@@ -298,8 +299,10 @@ static int make_file(struct run *r, struct slice job)
     unlink_beside(r, ".new-wal");
     unlink_beside(r, ".new-shm");
     rc = file_connect(fresh, &r->db);
+    POINT(run_created);
     if (rc == SQLITE_OK)
         rc = initialise(r, job);
+    POINT(run_filled);
     /* here, where nobody can have it open; the WAL is empty */
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(r->db, "PRAGMA journal_mode=WAL", NULL, NULL, NULL);
@@ -309,6 +312,7 @@ static int make_file(struct run *r, struct slice job)
     }
     sqlite3_close(r->db);
     r->db = NULL;
+    POINT(run_closed);
     /* of a file that was there, but empty */
     unlink_beside(r, "-wal");
     unlink_beside(r, "-shm");

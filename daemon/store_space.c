@@ -11,6 +11,7 @@
 
 #include "daemon/log.h"
 #include "daemon/store_sqlite.h"
+#include "proto/point.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,6 +60,7 @@ static int make_reserve(struct store *s)
     if (fd < 0)
         return errno;
     error = posix_fallocate(fd, 0, (off_t)p->want);
+    POINT(reserve_written);
     close(fd);
     if (error)
         unlink(p->reserve);

@@ -11,6 +11,7 @@
 
 #include "daemon/log.h"
 #include "daemon/order.h"
+#include "proto/point.h"
 #include "tracerd/client.h"
 
 #include <stdio.h>
@@ -53,6 +54,7 @@ int run_begin(struct run *r)
         return SQLITE_OK;
     rc = run_step(r, SQL_BEGIN);
     r->open_transaction = rc == SQLITE_OK;
+    POINT(transaction_begun);
     return rc;
 }
 
@@ -441,10 +443,13 @@ static void commit_run(struct run *r)
 {
     size_t rows = r->rows_n;
     int rc = rows_insert(r);
+    POINT(rows_inserted);
     if (rc == SQLITE_OK)
         rc = write_marks(r);
+    POINT(committing);
     if (rc == SQLITE_OK)
         rc = run_step(r, SQL_COMMIT);
+    POINT(committed);
     if (rc != SQLITE_OK)
         run_fail(r, rc, "commit");
     else
@@ -477,7 +482,10 @@ static int sync_wal(struct run *r)
 
 static void sync_run(struct run *r)
 {
-    int rc = sync_wal(r);
+    int rc;
+    POINT(syncing);
+    rc = sync_wal(r);
+    POINT(synced);
     if (rc != SQLITE_OK) {
         /* after a failed sync nobody knows what the disk has */
         run_fail(r, rc, "sync");
