@@ -17,7 +17,7 @@ import torch
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
-from . import _tracerd
+from . import _tracerd, share
 from .flatten import flatten, flatten_call
 from .operators import Queue
 from .process import warn
@@ -45,6 +45,11 @@ MIN_LOG = 4096
 
 graph_task = torch._C._current_graph_task_id
 tracing = torch._C._get_tracing_state
+
+
+def numbered(tensors):
+    """(position, path, tensor) of each (path, tensor)."""
+    return [(at, *pair) for at, pair in enumerate(tensors)]
 
 
 def _functorch_level():
@@ -113,8 +118,11 @@ class Recorder:
             return
         if self.forward:
             self.put_all(thing, FORWARD_INPUT, call, tensors)
-        if call.hooked:
+        if call.hooked and thing.leaf:
+            call.edges, tensors = share.edges_of(tensors)
             self._watch(call, tensors, BACKWARD_OUTPUT)
+        elif call.hooked:
+            self._watch(call, numbered(tensors), BACKWARD_OUTPUT)
 
     def _begin(self, thing, here):
         stack = here.stack
@@ -188,6 +196,7 @@ class Recorder:
                 call = stack.pop()
         if call is None or not call.active or not thing.wanted:
             return
+        edges, call.edges = call.edges, None
         if error is not None:
             if self.forward and not call.again:
                 self._put_raised(call, error)
@@ -196,7 +205,9 @@ class Recorder:
         if self.forward:
             self.put_all(call.thing, FORWARD_OUTPUT, call, tensors)
         if call.hooked:
-            self._watch(call, tensors, BACKWARD_INPUT)
+            self._watch(call, numbered(tensors), BACKWARD_INPUT)
+        if edges:
+            share.place(edges, tensors, Arrival(self, call))
 
     def _put_raised(self, call, error):
         site = self.site(call.thing, FORWARD_OUTPUT, 0, "")
@@ -210,7 +221,7 @@ class Recorder:
 
     def _watch(self, call, tensors, slot):
         seen = set()
-        for at, (path, tensor) in enumerate(tensors):
+        for at, path, tensor in tensors:
             if not tensor.requires_grad or id(tensor) in seen:
                 continue
             seen.add(id(tensor))  # all of them are alive meanwhile
@@ -528,6 +539,29 @@ class GradHook(_Inert):
         try:
             recorder.put(
                 call.thing, self.slot, self.at, self.path, call, labels, grad
+            )
+        except Exception as error:
+            recorder.failed(error)
+
+
+class Arrival:
+    """Takes the gradients of a call's inputs, see share.place()."""
+
+    __slots__ = ("call", "recorder")
+
+    def __init__(self, recorder, call):
+        self.recorder = recorder
+        self.call = call
+
+    def __call__(self, at, path, label, grad):
+        recorder = self.recorder
+        if grad is None or recorder.closed or is_compiling():
+            return
+        call = self.call
+        try:
+            recorder.put(
+                call.thing, BACKWARD_OUTPUT, at, path, call,
+                recorder.gradient_labels | label, grad,
             )
         except Exception as error:
             recorder.failed(error)

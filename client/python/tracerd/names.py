@@ -45,6 +45,7 @@ class Object:
     __slots__ = (
         "class_name",
         "count",
+        "leaf",
         "number",
         "path",
         "round_iteration",
@@ -62,6 +63,7 @@ class Object:
         self.round_iteration = 0  # iteration that `rounds` belongs to
         self.rounds = 0  # calls from outside in that iteration
         self.wanted = True
+        self.leaf = False  # has no modules in it
 
     @property
     def name(self):
@@ -154,6 +156,7 @@ def walk(model, prefix=""):
         if raw not in wrapped:
             class_name = class_of(module)
             thing = Object(class_name, _number(module, class_name), path)
+            thing.leaf = not any(True for _ in module.children())
             by_path.setdefault(path, thing)
         rows.append((Row(module, thing, raw in wrapped, raw), path))
     return [

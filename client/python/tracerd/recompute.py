@@ -18,6 +18,7 @@ class Call:
         "__weakref__",
         "active",
         "again",
+        "edges",
         "hooked",
         "iteration",
         "key",
@@ -38,6 +39,7 @@ class Call:
         self.labels = labels
         self.active = active
         self.hooked = False  # its tensors have gradient hooks
+        self.edges = None  # of its inputs, until it ends
         self.again = False  # it is itself a repetition
         self.serial = -1
         self.key = None
