@@ -1,5 +1,8 @@
 """Iterations, micro-batches and the steps of recomputed calls."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -230,3 +233,36 @@ def test_a_region_of_several_modules(recorded):
     first = [r for r in forward if "recompute" not in r["labels"]]
     assert {r.object for r in repeated} == {"Linear-1", "Linear-2"}
     assert set(figures(repeated, *key)) <= set(figures(first, *key))
+
+
+def test_local_gradients_are_those_of_each_backward_pass(recorded):
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    passes = ("grad", "local")
+    with tracerd.attach(model, optimizer, passes=passes):
+        for value in (1.0, 2.0):
+            model(torch.full((1, 2), value)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model(torch.full((1, 2), 5.0)).sum().backward()
+        optimizer.step()
+    seen = [(r.labels, r.step, r.microbatch, r.samples) for r in recorded]
+    assert seen == [
+        (["local"], 1, 1, [1.0, 1.0]),
+        (["local"], 1, 2, [2.0, 2.0]),
+        (["final"], 1, 0, [3.0, 3.0]),
+        (["local"], 2, 1, [5.0, 5.0]),
+        (["final"], 2, 0, [5.0, 5.0]),
+    ]
+    assert not model.weight._backward_hooks
+
+
+def test_a_model_with_local_hooks_is_saved_and_copied_without(recorded):
+    model = nn.Linear(2, 1)
+    with tracerd.attach(model, passes=("local",)):
+        other = copy.deepcopy(model)
+        kept = pickle.loads(pickle.dumps(model))
+        for m in (model, other, kept):
+            m(torch.ones(1, 2)).sum().backward()
+    assert len(recorded) == 2  # weight and bias of the first one

@@ -11,7 +11,7 @@ from .process import Figures, connect, forget, keep, warn
 from .schedule import Schedule, contains, number_of, ranges
 from .tensors import histogram_of, samples_of, sampling_of
 
-PASSES = ("forward", "backward", "grad", "param")
+PASSES = ("forward", "backward", "grad", "local", "param")
 USER = _tracerd.PASSES["user"] * 4  # slot of Object.sites
 
 
@@ -48,7 +48,10 @@ def attach(
         "1-10,100" are traced. Steps count in the others too.
     ranks: ranges of ranks to trace, such as "0,4-7"; all by default.
     match, ignore: globs over module paths, class names and Class-n.
-    passes: of "forward", "backward", "grad" and "param".
+    passes: of "forward", "backward", "grad" (a parameter's gradient as the
+        optimizer finds it), "local" (the same as each backward pass of this
+        rank makes it, before it is added to others and before ranks
+        exchange theirs; label local) and "param".
     name: put before the module paths, to tell two models apart.
     start: number of the first iteration, for a resumed training.
     tags: what is to be kept with the run (anything JSON can hold).
@@ -212,7 +215,7 @@ class Trace:
         )
         self._recorder.open_devices(model)
         keep(self)
-        if passes & {"forward", "backward"}:
+        if passes & {"forward", "backward", "local"}:
             self._place(names, rows)
         owners = [
             (weakref.ref(row.module), row.thing)
@@ -230,6 +233,7 @@ class Trace:
         recorder = self._recorder
         compiled = [r.raw for r in rows if names.is_compiled(r.module)]
         refused = []
+        inside = recorder.forward or recorder.backward
         for row in rows:
             if row.thing is None:
                 continue
@@ -240,7 +244,7 @@ class Trace:
                 continue  # compiled code runs no hooks put on later
             if recorder.root is None:
                 recorder.root = row.thing
-            elif not row.thing.wanted:
+            elif not row.thing.wanted or not inside:
                 continue
             try:
                 # the root's also where it is not wanted: they count

@@ -447,7 +447,7 @@ def _in_checkpoint():
     return False
 
 
-class _Inert:
+class Inert:
     """Base of the hooks. A copy or a pickle of a traced model is another
     model: in it their place is taken by a function of the standard library
     that does nothing, so that it can be loaded where tracerd is not."""
@@ -464,7 +464,7 @@ class _Inert:
         return contextlib.nullcontext().__exit__
 
 
-class PreHook(_Inert):
+class PreHook(Inert):
     """Before a module's forward."""
 
     __slots__ = ("recorder", "thing")
@@ -485,7 +485,7 @@ class PreHook(_Inert):
             recorder.failed(error)
 
 
-class PostHook(_Inert):
+class PostHook(Inert):
     """After a module's forward, also when it raised."""
 
     __slots__ = ("recorder", "thing")
@@ -513,7 +513,7 @@ class PostHook(_Inert):
             recorder.failed(error)
 
 
-class GradHook(_Inert):
+class GradHook(Inert):
     """On a tensor that went in or came out: its gradient."""
 
     __slots__ = ("at", "call", "path", "recorder", "slot")

@@ -16,9 +16,11 @@ from torch.optim.optimizer import (
 )
 
 from . import _tracerd
+from .hooks import Inert
 from .tensors import LABEL
 
 FINAL = LABEL["final"]
+LOCAL = LABEL["local"]
 SCALED = LABEL["scaled"]
 SKIPPED = LABEL["skipped"]
 GRAD = _tracerd.PASSES["grad"] * 4
@@ -41,13 +43,41 @@ def collectives():
 
 
 class _When:
-    """Gradients of parameters belong to an iteration as a whole."""
+    """Gradients of parameters belong to an iteration as a whole; local ones
+    to a micro-batch of it."""
 
     __slots__ = ("iteration", "microbatch", "step")
 
-    def __init__(self, iteration):
+    def __init__(self, iteration, microbatch=0):
         self.step = self.iteration = iteration
-        self.microbatch = 0
+        self.microbatch = microbatch
+
+
+class LocalHook(Inert):
+    """On a parameter: what one backward pass of this rank brings, before it
+    is added to others and before ranks exchange theirs."""
+
+    __slots__ = ("path", "recorder", "thing")
+
+    def __init__(self, recorder, thing, path):
+        self.recorder = recorder
+        self.thing = thing
+        self.path = path
+
+    def __call__(self, grad):
+        recorder = self.recorder
+        if grad is None or not recorder.active or recorder.closed:
+            return
+        try:
+            thing, path = self.thing, self.path
+            site = thing.sites.get((GRAD, 0, path))
+            site = site or recorder.site(thing, GRAD, 0, path)
+            recorder.put_once(
+                site, _When(recorder.iteration, recorder.microbatch),
+                LOCAL | recorder.gradient_labels, grad,
+            )
+        except Exception as error:
+            recorder.failed(error)
 
 
 class Steps:
@@ -77,6 +107,11 @@ class Steps:
                 register_optimizer_step_post_hook(self.after),
             ]
         _watch_scalers(self)
+        if "local" in passes:
+            for path, thing, parameter in self.parameters():
+                if thing.wanted and parameter.requires_grad:
+                    hook = LocalHook(recorder, thing, path)
+                    self._handles.append(parameter.register_hook(hook))
 
     # ---- hooks of the optimizer ----
 
