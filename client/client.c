@@ -20,6 +20,9 @@
 
 enum {
     DEFAULT_JOURNAL_BYTES = 32 << 20,
+    DEFAULT_SPOOL_BYTES = 1 << 30,
+    WAIT_FIRST_NS = 50000,
+    WAIT_MAX_NS = 2000000,
     SAMPLE_BYTES = 16 /* of the widest dtype */
 };
 
@@ -62,12 +65,14 @@ int trd__usable(const struct trd_client *c)
 
 /* ---- directory ---- */
 
-/* 0 when dir is a directory of ours that nobody else may enter. */
+/* 0 when dir is a directory of ours that nobody else may enter;
+ * TRD_ENOTFOUND when it is not there. */
 static int is_private(const char *dir)
 {
     struct stat st;
-    if (trd__sys.lstat(dir, &st) || !S_ISDIR(st.st_mode) ||
-        st.st_uid != geteuid() || st.st_mode & 077)
+    if (trd__sys.lstat(dir, &st))
+        return TRD_ENOTFOUND;
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077)
         return TRD_EACCES;
     return 0;
 }
@@ -81,9 +86,11 @@ static int find_dir(const char *asked, char *out, size_t cap)
     for (unsigned i = 0; !(failed = place_dir(&env, i, out, cap, &parent_n));
          i++) {
         trd__sys.mkdir(out, 0700);
+        /* what is there and not ours is refused: the daemon, which looks in
+           the same order, is in no later one either */
         failed = is_private(out);
-        if (!failed)
-            return 0;
+        if (failed != TRD_ENOTFOUND)
+            return failed;
     }
     return failed == TRD_ENOTFOUND ? TRD_EACCES : failed;
 }
@@ -95,6 +102,7 @@ void trd_client_options_init(struct trd_client_options *o)
     memset(o, 0, sizeof *o);
     o->size = sizeof *o;
     o->journal_bytes = DEFAULT_JOURNAL_BYTES;
+    o->spool_bytes = DEFAULT_SPOOL_BYTES;
 }
 
 static char *keep(char **at, const char *text)
@@ -157,6 +165,27 @@ static int introduce(struct trd_client *c, const struct trd_client_options *o,
     return 0;
 }
 
+/* What is chosen for a full journal, which the run then tells. */
+static void open_spool(struct trd_client *c,
+                       const struct trd_client_options *o, uint64_t epoch)
+{
+    struct hello *h = &c->sender.hello;
+    struct trd__spool *sp = &c->sender.spool;
+    const char *dir = o->spool_dir ? o->spool_dir : getenv("TRACERD_SPOOL");
+    h->block_ms = o->block_ms;
+    h->spool = slice_of("");
+    sp->fd = -1;
+    if (!dir || !dir[0] || !o->spool_bytes)
+        return;
+    int failed =
+        trd__spool_open(sp, dir, o->spool_bytes, h->run, h->rank, epoch);
+    atomic_store(&c->shared.spool_error, failed);
+    if (failed)
+        return;
+    h->spool = slice_of(sp->path);
+    h->spool_bytes = o->spool_bytes;
+}
+
 static int open_journal(struct trd_client *c, const char *asked_dir,
                         const char *name, const struct journal_head *head)
 {
@@ -195,7 +224,7 @@ int trd_client_open(const struct trd_client_options *options,
         !trd_sampling_name((int)o.sampling) ||
         (o.sampling == TRD_EVERY && !o.sampling_arg) ||
         !trd_histogram_name((int)o.histogram) ||
-        journal_layout(o.journal_bytes, &head))
+        o.spool_bytes > INT64_MAX || journal_layout(o.journal_bytes, &head))
         return TRD_EINVAL;
     memset(&head, 0, sizeof head);
     pthread_once(&fork_once, watch_forks);
@@ -208,13 +237,16 @@ int trd_client_open(const struct trd_client_options *options,
     c->want.sampling = o.sampling;
     c->want.sampling_arg = o.sampling_arg;
     c->want.histogram = o.histogram;
+    c->block_ns = o.block_ms * UINT64_C(1000000);
     pthread_mutex_init(&c->sender.name_lock, NULL);
     pthread_mutex_init(&c->device_lock, NULL);
     c->stamp = stamp_page();
     int failed = c->stamp ? introduce(c, &o, &head, name, sizeof name)
                           : TRD_ENOMEM;
-    if (!failed)
+    if (!failed) {
+        open_spool(c, &o, head.epoch);
         failed = open_journal(c, o.dir, name, &head);
+    }
     if (failed)
         goto out;
     c->sender.journal = &c->journal;
@@ -225,6 +257,7 @@ int trd_client_open(const struct trd_client_options *options,
     *out = c;
     return 0;
 out:
+    trd__spool_close(&c->sender.spool, 0);
     if (c->stamp)
         trd__sys.unmap((void *)(uintptr_t)c->stamp, JOURNAL_PAGE);
     pthread_mutex_destroy(&c->sender.name_lock);
@@ -243,6 +276,13 @@ void trd_client_close(struct trd_client *c)
     int done = trd__sender_stop(&c->sender);
     if (trd__gpus_close(c))
         done = 0; /* losses that the daemon will find in the journal */
+    if (atomic_load(&c->shared.any_pending)) { /* a ring full to the end */
+        c->journal.reserve = 0;
+        trd__lost_flush(&c->shared, &c->journal,
+                        trd__sys.mono_ns() - c->sender.hello.mono_ns);
+        done = 0;
+    }
+    trd__spool_close(&c->sender.spool, done);
     c->journal.state.clean = 1;
     trd__journal_publish(&c->journal);
     /* nothing was ever said: there is nothing to take over */
@@ -364,8 +404,48 @@ int trd__check_place(const struct trd_client *c, uint32_t site,
     return site ? 0 : TRD_ELIMIT; /* its name found no room */
 }
 
+/* The body of a record. */
+struct parts {
+    const void *head, *tail;
+    size_t head_n, tail_n;
+};
+
+static int put(struct trd_client *c, const struct parts *p)
+{
+    return trd__journal_put(&c->journal, ENTRY_RECORD, p->head, p->head_n,
+                            p->tail, p->tail_n);
+}
+
+/* Whether nothing was freed since somebody waited in vain: a daemon that is
+ * gone costs block_ms once and not with every record. */
+static int is_in_vain(struct trd_client *c)
+{
+    return atomic_load(&c->in_vain) == atomic_load(&c->journal.tail_pos) + 1;
+}
+
+/* The journal is full, and there is somebody who frees it. */
+static NOINLINE int put_waiting(struct trd_client *c, const struct parts *p)
+{
+    struct timespec nap = {0, WAIT_FIRST_NS};
+    uint64_t start = trd__sys.mono_ns(), waited = 0;
+    int failed = TRD_EFULL;
+    while (failed == TRD_EFULL && waited < c->block_ns && !is_in_vain(c)) {
+        trd__sender_wake(&c->sender);
+        nanosleep(&nap, NULL);
+        if (nap.tv_nsec < WAIT_MAX_NS)
+            nap.tv_nsec *= 2;
+        failed = put(c, p);
+        waited = trd__sys.mono_ns() - start;
+    }
+    if (failed == TRD_EFULL && waited >= c->block_ns)
+        atomic_store(&c->in_vain, atomic_load(&c->journal.tail_pos) + 1);
+    atomic_fetch_add(&c->blocked_ns, waited);
+    return failed;
+}
+
 static int append(struct trd_client *c, const struct wire_record *r,
-                  const void *samples, uint8_t *head, size_t cap)
+                  const void *samples, int may_wait, uint8_t *head,
+                  size_t cap)
 {
     struct writer w = writer_of(head, cap);
     int failed = record_head_put(&w, r);
@@ -373,27 +453,36 @@ static int append(struct trd_client *c, const struct wire_record *r,
         return trd__lose(c, failed);
     if (atomic_load_explicit(&c->shared.any_pending, memory_order_relaxed))
         trd__lost_flush(&c->shared, &c->journal, r->t_ns);
-    failed = trd__journal_put(
-        &c->journal, ENTRY_RECORD, head, (size_t)(w.at - head), samples,
-        (size_t)r->stats.sample_n * trd_dtype_bytes((int)r->dtype));
+    struct parts p = {head, samples, (size_t)(w.at - head),
+                      (size_t)r->stats.sample_n *
+                          trd_dtype_bytes((int)r->dtype)};
+    failed = put(c, &p);
+    if (failed == TRD_EFULL && may_wait && c->block_ns && c->sender.started)
+        failed = put_waiting(c, &p);
     return failed ? trd__lose(c, failed) : 0;
 }
 
 static NOINLINE int append_histogram(struct trd_client *c,
                                      const struct wire_record *r,
-                                     const void *samples)
+                                     const void *samples, int may_wait)
 {
     uint8_t head[RECORD_HISTOGRAM_BYTES];
-    return append(c, r, samples, head, sizeof head);
+    return append(c, r, samples, may_wait, head, sizeof head);
+}
+
+static int append_any(struct trd_client *c, const struct wire_record *r,
+                      const void *samples, int may_wait)
+{
+    uint8_t head[RECORD_HEAD_BYTES];
+    if (r->stats.histogram)
+        return append_histogram(c, r, samples, may_wait);
+    return append(c, r, samples, may_wait, head, sizeof head);
 }
 
 int trd__append(struct trd_client *c, const struct wire_record *r,
                 const void *samples)
 {
-    uint8_t head[RECORD_HEAD_BYTES];
-    if (r->stats.histogram)
-        return append_histogram(c, r, samples);
-    return append(c, r, samples, head, sizeof head);
+    return append_any(c, r, samples, 0);
 }
 
 int trd_submit(struct trd_client *c, uint32_t site,
@@ -418,7 +507,7 @@ int trd_submit(struct trd_client *c, uint32_t site,
     r.dtype = tensor->dtype;
     r.when = *when;
     r.stats = *stats;
-    return trd__append(c, &r, samples);
+    return append_any(c, &r, samples, 1);
 }
 
 static int submit_cpu(struct trd_client *c, uint32_t site,
@@ -499,8 +588,6 @@ void trd_counters(struct trd_client *c, struct trd_counters *out)
         out->last_error = TRD_ECLOSED;
         return;
     }
-    uint64_t next = atomic_load(&c->journal.next);
-    uint64_t tail = atomic_load(&c->journal.tail_pos);
     out->submitted = trd__journal_last(&c->journal);
     out->committed = atomic_load(&c->shared.committed_seq);
     out->durable = atomic_load(&c->shared.durable_seq);
@@ -508,10 +595,12 @@ void trd_counters(struct trd_client *c, struct trd_counters *out)
         out->lost[i] = atomic_load(&c->shared.lost[i]);
     out->connects = atomic_load(&c->shared.connects);
     out->journal_bytes = c->journal.head.ring_bytes;
-    out->journal_used_bytes =
-        (uint64_t)(uint32_t)((uint32_t)next - (uint32_t)(tail / 8)) * 8;
+    out->journal_used_bytes = trd__journal_used(&c->journal);
     out->connected = atomic_load(&c->shared.connected);
     out->last_error = atomic_load(&c->shared.last_error);
+    out->blocked_ns = atomic_load(&c->blocked_ns);
+    out->spool_used_bytes = atomic_load(&c->shared.spool_bytes);
+    out->spool_error = atomic_load(&c->shared.spool_error);
 }
 
 void trd_run_name(struct trd_client *c, char *out, size_t cap)

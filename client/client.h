@@ -16,6 +16,10 @@ struct trd_client {
     volatile uint32_t *stamp; /* page that a forked child finds zeroed */
     unsigned generation;      /* the same where the kernel cannot do that */
     int open_error;           /* why there is no journal file, or 0 */
+    uint64_t block_ns;        /* a submit waits so long for room */
+    _Atomic uint64_t blocked_ns; /* they have waited, in all */
+    _Atomic uint64_t in_vain; /* where the ring began, and 1, when one had
+                                 waited in vain; 0: none */
     char *strings;            /* copies of the options */
 };
 
@@ -44,8 +48,8 @@ int trd__gpus_wait(struct trd_client *c, uint64_t end_ns);
 /* Counts what did not come as lost and frees; how much that was. [close] */
 uint64_t trd__gpus_close(struct trd_client *c);
 
-/* Appends a record of which everything is known. Losses are counted.
- * [any thread] */
+/* Appends a record of which everything is known, or counts it as lost; never
+ * waits for room. [any thread] */
 int trd__append(struct trd_client *c, const struct wire_record *record,
                 const void *samples);
 

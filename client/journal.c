@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,7 +21,10 @@
 #include "proto/crc32c.h"
 #include "proto/point.h"
 
-enum { DICT_SLOTS = 2 * DICT_MAX_ENTRIES };
+enum {
+    DICT_SLOTS = 2 * DICT_MAX_ENTRIES,
+    RESERVE_BYTES = 1024 /* a loss of every cause */
+};
 #define INDEX_BYTES                                                           \
     (DICT_SLOTS * sizeof(uint32_t) +                                          \
      (DICT_MAX_ENTRIES + 1) * sizeof(uint64_t))
@@ -49,18 +53,13 @@ static uint32_t read_word(const uint8_t *at)
 
 /* ---- opening ---- */
 
-static int lock_file(int fd)
-{
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(fd, F_SETLK, &lock);
-}
-
 /* A new file under a temporary name, so that nobody sees half of it. */
 static int create_file(struct trd__journal *j, const char *dir,
                        const char *name, char *fresh, size_t cap)
 {
     int n = snprintf(j->path, sizeof j->path, "%s/%s", dir, name);
     int m = snprintf(fresh, cap, "%s/%s.new", dir, name);
+    struct stat st;
     if (n < 0 || (size_t)n >= sizeof j->path || m < 0 || (size_t)m >= cap)
         return TRD_EPATH;
     int fd = trd__sys.open(fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW,
@@ -69,8 +68,17 @@ static int create_file(struct trd__journal *j, const char *dir,
         return TRD_EIO;
     POINT(journal_created);
     j->fd = trd__sys.move_high(fd);
+    if (trd__sys.fstat(j->fd, &st)) {
+        trd__sys.unlink(fresh);
+        trd__sys.close(j->fd);
+        j->fd = -1;
+        return TRD_EIO;
+    }
+    j->dev = st.st_dev;
+    j->ino = st.st_ino;
     /* all of it now: a full disk must show here and never as SIGBUS */
-    if (trd__sys.allocate(j->fd, (off_t)j->head.size) || lock_file(j->fd)) {
+    if (trd__sys.allocate(j->fd, (off_t)j->head.size) ||
+        trd__lock_file(j->fd)) {
         trd__sys.unlink(fresh);
         return TRD_EIO;
     }
@@ -124,6 +132,7 @@ int trd__journal_open(struct trd__journal *j, const char *dir,
         failed = map_all(j);
     if (failed)
         goto out;
+    j->reserve = RESERVE_BYTES;
     j->ring = j->map + (journal_ring(j->map, &j->head) - j->map);
     memcpy(j->map + JOURNAL_HELLO_AT, hello, hello_n);
     journal_head_put(j->map, &j->head);
@@ -151,7 +160,7 @@ void trd__journal_close(struct trd__journal *j, int unlink_file)
         trd__sys.unmap(j->map, j->head.size);
     if (j->slot)
         trd__sys.unmap((void *)j->slot, INDEX_BYTES);
-    if (j->fd >= 0)
+    if (trd__is_still(j->fd, j->dev, j->ino))
         trd__sys.close(j->fd);
     pthread_mutex_destroy(&j->lock);
     j->map = NULL;
@@ -220,7 +229,7 @@ int trd__journal_put(struct trd__journal *j, uint32_t kind,
         pos = extend(tail_pos / 8, (uint32_t)next) * 8;
         seq = extend(tail_seq, (uint32_t)(next >> 32)) + 1;
         at = entry_pos(pos, span);
-        if (at + span - tail_pos > j->head.ring_bytes)
+        if (at + span - tail_pos > j->head.ring_bytes - j->reserve)
             return TRD_EFULL;
         wanted = (uint64_t)(uint32_t)seq << 32 | (uint32_t)((at + span) / 8);
     } while (!atomic_compare_exchange_weak_explicit(
@@ -241,6 +250,14 @@ int trd__journal_put(struct trd__journal *j, uint32_t kind,
     publish_word(entry, word);
     POINT(put_published);
     return 0;
+}
+
+uint64_t trd__journal_used(const struct trd__journal *j)
+{
+    /* tail before next, as in put */
+    uint64_t tail = atomic_load_explicit(&j->tail_pos, memory_order_acquire);
+    uint64_t next = atomic_load_explicit(&j->next, memory_order_acquire);
+    return (uint64_t)((uint32_t)next - (uint32_t)(tail / 8)) * 8;
 }
 
 uint64_t trd__journal_last(const struct trd__journal *j)
@@ -310,11 +327,16 @@ int trd__journal_intern(struct trd__journal *j, uint32_t kind,
     int failed = 0;
     find_slot(j, word, body, n, &found);
     if (!found) {
+        sigset_t all, old;
+        /* a handler that submits must not wait for the thread it is in */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
         pthread_mutex_lock(&j->lock);
         uint32_t i = find_slot(j, word, body, n, &found);
         if (!found)
             failed = append_word(j, i, kind, body, n, &found);
         pthread_mutex_unlock(&j->lock);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
     }
     if (!failed)
         *id = found;

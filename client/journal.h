@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "proto/journal.h"
 
@@ -12,11 +13,15 @@ struct trd__journal {
     uint8_t *map;
     struct journal_head head;
     int fd;                     /* -1: private memory, dies with us */
+    dev_t dev;                  /* of fd, to notice when the application */
+    ino_t ino;                  /* closed it and opened something else */
     char path[4096];            /* "" for private memory */
     uint8_t *ring;              /* in map */
     /* Next place and number: pos / 8 in the low half, seq in the high one,
      * both modulo 2^32, so that one compare-and-swap takes both. */
     _Atomic uint64_t next;
+    uint64_t reserve;           /* bytes of the ring kept for the end, when
+                                   what was lost must still be told */
     _Atomic uint64_t tail_pos;  /* freed up to here */
     _Atomic uint64_t tail_seq;  /* last record that was freed */
     struct journal_state state; /* [sender] what was last published */
@@ -58,6 +63,9 @@ int trd__journal_put(struct trd__journal *j, uint32_t kind,
  * TRD_ELIMIT when there is no room. [any thread; locks to make one] */
 int trd__journal_intern(struct trd__journal *j, uint32_t kind,
                         const void *body, size_t n, uint32_t *id);
+
+/* Bytes of the ring that are taken. [any thread] */
+uint64_t trd__journal_used(const struct trd__journal *j);
 
 /* Seq of the newest reserved record. [any thread] */
 uint64_t trd__journal_last(const struct trd__journal *j);

@@ -5,7 +5,9 @@
  *   the socket is full acknowledgements are still read.
  * - After a hello it starts again behind what the daemon has committed.
  * - Space is freed only when durable, the window moves when committed.
- * - Before each send the descriptor is compared with the one we opened: the
+ * - Records that were moved to the spool (spill.c) end where the ring begins;
+ *   they are sent first.
+ * - Before each use a descriptor is compared with the one we opened: the
  *   application may have closed it and got the number for something else. */
 #include "client/sender.h"
 
@@ -18,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client/spill.h"
 #include "client/sys.h"
 #include "proto/crc32c.h"
 #include "proto/place.h"
@@ -32,6 +35,7 @@ enum {
     WELCOME_MS = 5000,
     BUSY_POLL_MS = 5,    /* records are flowing */
     QUIET_POLL_MS = 50,
+    SPOOL_TRIES = 3,     /* to read it, before its records are lost */
     NICE = 10
 };
 
@@ -40,38 +44,16 @@ static uint64_t now(void)
     return trd__sys.mono_ns();
 }
 
-/* ---- losses ---- */
-
-void trd__lost(struct trd__shared *shared, enum trd_cause cause,
-               uint64_t count)
-{
-    atomic_fetch_add(&shared->lost[cause], count);
-    atomic_fetch_add(&shared->pending[cause], count);
-    atomic_store(&shared->any_pending, 1);
-}
-
-void trd__lost_flush(struct trd__shared *shared, struct trd__journal *j,
-                     uint64_t t_ns)
-{
-    if (!atomic_exchange(&shared->any_pending, 0))
-        return;
-    for (uint32_t cause = 0; cause < TRD_CAUSE_COUNT; cause++) {
-        uint64_t count = atomic_exchange(&shared->pending[cause], 0);
-        uint8_t body[64];
-        struct writer w = writer_of(body, sizeof body);
-        struct wire_loss loss = {cause, count, 0, t_ns};
-        if (!count || loss_put(&w, &loss))
-            continue;
-        if (trd__journal_put(j, ENTRY_LOSS, body, (size_t)(w.at - body),
-                             NULL, 0)) {
-            atomic_fetch_add(&shared->pending[cause], count);
-            atomic_store(&shared->any_pending, 1);
-        }
-    }
-}
-
 /* ---- connection ---- */
 
+/* The record before the oldest one that is kept. */
+static uint64_t kept_after(const struct trd__sender *s)
+{
+    return s->spool.last_seq ? s->spool.first_seq - 1
+                             : s->journal->state.durable_seq;
+}
+
+/* Starts again with the oldest record. */
 static void forget_window(struct trd__sender *s)
 {
     s->sent_at = s->sent_n = 0;
@@ -80,15 +62,13 @@ static void forget_window(struct trd__sender *s)
     s->in_n = 0;
     s->said_bye = 0;
     s->pos = s->journal->state.durable_pos;
-    s->seq = s->journal->state.durable_seq;
+    s->seq = kept_after(s);
 }
 
 /* A descriptor that is no longer ours is not closed. */
 static int is_ours(const struct trd__sender *s)
 {
-    struct stat st;
-    return !trd__sys.fstat(s->fd, &st) && st.st_dev == s->dev &&
-           st.st_ino == s->ino;
+    return trd__is_still(s->fd, s->dev, s->ino);
 }
 
 /* The next try comes after a time that doubles, and not before wait_ms. */
@@ -141,7 +121,7 @@ static void queue(struct trd__sender *s, uint16_t type, uint64_t seq,
 static void queue_hello(struct trd__sender *s)
 {
     size_t n = 0;
-    s->hello.first_seq = s->journal->state.durable_seq + 1;
+    s->hello.first_seq = kept_after(s) + 1;
     s->hello.last_seq = trd__journal_last(s->journal);
     s->hello.dict_n = atomic_load(&s->journal->dict_n);
     if (!hello_put(&s->hello, s->out + FRAME_HEADER_BYTES,
@@ -191,7 +171,9 @@ static void advance(struct trd__sender *s, uint64_t committed,
                     uint64_t durable)
 {
     struct journal_state *state = &s->journal->state;
-    uint64_t freed = state->durable_pos;
+    uint64_t freed = state->durable_pos, last = state->durable_seq;
+    if (durable > s->seq)
+        durable = s->seq; /* no more than was said */
     for (uint32_t i = 0; i < s->sent_n; i++) {
         struct trd__sent *b = &s->sent[(s->sent_at + i) % SENDER_WINDOW];
         if (b->last_seq > committed)
@@ -201,11 +183,16 @@ static void advance(struct trd__sender *s, uint64_t committed,
         b->committed = 1;
     }
     while (s->sent_n && s->sent[s->sent_at].last_seq <= durable) {
-        freed = s->sent[s->sent_at].end_pos;
-        state->durable_seq = s->sent[s->sent_at].last_seq;
+        if (s->sent[s->sent_at].last_seq > last) { /* not in the spool */
+            freed = s->sent[s->sent_at].end_pos;
+            last = s->sent[s->sent_at].last_seq;
+        }
         s->sent_at = (s->sent_at + 1) % SENDER_WINDOW;
         s->sent_n--;
     }
+    if (durable > s->durable_seq)
+        s->durable_seq = durable;
+    trd__spill_free(s);
     if (committed > state->committed_seq)
         state->committed_seq = committed;
     state->sent_seq = s->seq;
@@ -213,10 +200,12 @@ static void advance(struct trd__sender *s, uint64_t committed,
         state->lost[i] = atomic_load(&s->shared->lost[i]);
     if (freed != state->durable_pos) {
         state->durable_pos = freed;
+        state->durable_seq = last;
         trd__journal_publish(s->journal);
+        s->calm_ns = now();
     }
     atomic_store(&s->shared->committed_seq, state->committed_seq);
-    atomic_store(&s->shared->durable_seq, state->durable_seq);
+    atomic_store(&s->shared->durable_seq, s->durable_seq);
 }
 
 static void remember(struct trd__sender *s, const struct trd__run *run,
@@ -239,6 +228,10 @@ static void remember(struct trd__sender *s, const struct trd__run *run,
 static void skip_committed(struct trd__sender *s, uint64_t committed)
 {
     struct trd__run run;
+    uint64_t spooled =
+        committed < s->spool.last_seq ? committed : s->spool.last_seq;
+    if (s->seq < spooled)
+        s->seq = spooled;
     while (s->seq < committed && s->sent_n < SENDER_WINDOW) {
         size_t n = 0, records = 0;
         uint64_t pos = s->pos;
@@ -278,10 +271,10 @@ static int on_welcome(struct trd__sender *s, const uint8_t *payload, size_t n)
     atomic_store(&s->shared->connected, 1);
     atomic_store(&s->shared->last_error, 0);
     atomic_fetch_add(&s->shared->connects, 1);
-    uint64_t freed = s->journal->state.durable_seq;
-    if (w.committed_seq < freed) {
+    uint64_t kept = kept_after(s);
+    if (w.committed_seq < kept) {
         /* its file was replaced: these are gone, and it must know */
-        struct gap gap = {w.committed_seq + 1, freed, 0, TRD_LOST_STORE};
+        struct gap gap = {w.committed_seq + 1, kept, 0, TRD_LOST_STORE};
         size_t gap_n = 0;
         atomic_fetch_add(&s->shared->lost[TRD_LOST_STORE],
                          gap.last - gap.first + 1);
@@ -343,6 +336,10 @@ static int on_frame(struct trd__sender *s, const struct frame *f,
 static void listen_to(struct trd__sender *s)
 {
     while (s->fd >= 0) {
+        if (!is_ours(s)) {
+            disconnect(s, TRD_EIO, 0);
+            return;
+        }
         ssize_t got =
             trd__sys.recv(s->fd, s->in + s->in_n, sizeof s->in - s->in_n);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
@@ -454,24 +451,83 @@ static int queue_words(struct trd__sender *s)
     return 1;
 }
 
+/* Bytes of records that may go out now. */
+static size_t allowance(const struct trd__sender *s)
+{
+    size_t most = s->max_len - BATCH_BYTES;
+    size_t credit = s->credit_bytes < SENDER_CREDIT_MAX ? s->credit_bytes
+                                                        : SENDER_CREDIT_MAX;
+    if (s->sent_n == SENDER_WINDOW || !credit)
+        return 0;
+    if (!s->unacked_bytes)
+        return most;
+    credit = credit > s->unacked_bytes ? credit - s->unacked_bytes : 0;
+    return credit < most ? credit : most;
+}
+
+/* Records of the spool that cannot be read any more. */
+static int queue_unread(struct trd__sender *s, uint64_t last,
+                        enum trd_cause cause)
+{
+    struct gap gap = {s->seq + 1, last, 0, cause};
+    size_t n = 0;
+    if (gap_put(&gap, s->out + FRAME_HEADER_BYTES, 64, &n))
+        return 0;
+    atomic_fetch_add(&s->shared->lost[cause], last - s->seq);
+    queue(s, FRAME_GAP, gap.first, n, NULL, 0);
+    s->seq = last;
+    return 1;
+}
+
+/* The next records are in the spool. A file that cannot be read now is tried
+ * again with the next connection, but not for ever. */
+static int queue_spooled(struct trd__sender *s, size_t max)
+{
+    struct trd__run run;
+    uint64_t lost = 0;
+    if (!max)
+        return 0;
+    if (trd__spool_read(&s->spool, s->seq, max, &run, &lost)) {
+        if (++s->spool_unread >= SPOOL_TRIES)
+            return queue_unread(s, s->spool.last_seq, TRD_LOST_STORE);
+        disconnect(s, TRD_EIO, 0);
+        return 0;
+    }
+    s->spool_unread = 0;
+    if (lost)
+        return queue_unread(s, lost, TRD_LOST_TORN);
+    if (!run.records)
+        return 0;
+    run.end_pos = s->journal->state.durable_pos;
+    queue_batch(s, FRAME_DATA, s->seq + 1, 0, &run);
+    remember(s, &run, s->seq + run.records, 0);
+    return 1;
+}
+
+/* The next records are in the ring. */
+static int queue_records(struct trd__sender *s, const struct trd__run *run)
+{
+    if (!run->records || run->n > allowance(s))
+        return 0;
+    queue_batch(s, FRAME_DATA, s->seq + 1, 0, run);
+    remember(s, run, s->seq + run->records, 0);
+    return 1;
+}
+
 /* Chooses the next frame; 0 when there is nothing to say. */
 static int queue_next(struct trd__sender *s)
 {
     struct trd__run run;
-    uint32_t credit = s->credit_bytes < SENDER_CREDIT_MAX
-                          ? s->credit_bytes
-                          : SENDER_CREDIT_MAX;
+    int spooled = s->seq < s->spool.last_seq;
     uint64_t pos = s->pos;
     trd__journal_peek(s->journal, &pos, s->max_len - BATCH_BYTES, &run);
     /* records may speak of words up to now: those go first */
     if (queue_words(s))
         return 1;
-    if (run.records && s->sent_n < SENDER_WINDOW &&
-        (s->unacked_bytes + run.n <= credit || !s->unacked_bytes) && credit) {
-        queue_batch(s, FRAME_DATA, s->seq + 1, 0, &run);
-        remember(s, &run, s->seq + run.records, 0);
+    if (spooled ? queue_spooled(s, allowance(s)) : queue_records(s, &run))
         return 1;
-    }
+    if (s->fd < 0)
+        return 0;
     uint64_t at = now();
     if (at - s->spoke_ns >= IDLE_MS * MS) {
         struct ping p = {at, trd__sys.real_ns()};
@@ -480,8 +536,8 @@ static int queue_next(struct trd__sender *s)
         queue(s, FRAME_PING, 0, n, NULL, 0);
         return 1;
     }
-    if (atomic_load(&s->shared->stop) && !s->said_bye && !run.records &&
-        !awaits_devices(s)) {
+    if (atomic_load(&s->shared->stop) && !s->said_bye && !spooled &&
+        !run.records && !awaits_devices(s)) {
         s->said_bye = 1;
         queue(s, FRAME_BYE, s->seq, 0, NULL, 0);
         return 1;
@@ -512,27 +568,36 @@ static int finished(struct trd__sender *s)
         return 0;
     if (now() >= atomic_load(&s->shared->deadline))
         return 1;
-    return s->journal->state.durable_seq == trd__journal_last(s->journal) &&
+    return s->durable_seq == trd__journal_last(s->journal) &&
            (s->said_bye || s->fd < 0) && !s->out_n && !awaits_devices(s);
+}
+
+static int wake_is_ours(const struct trd__sender *s)
+{
+    return trd__is_still(s->wake, s->wake_dev, s->wake_ino);
 }
 
 static void rest(struct trd__sender *s, int busy)
 {
     struct trd__devices *d = atomic_load(&s->devices);
-    struct pollfd set[2] = {{.fd = s->wake, .events = POLLIN},
+    struct pollfd set[2] = {{.fd = -1, .events = POLLIN},
                             {.fd = s->fd, .events = POLLIN}};
-    uint64_t drain;
+    char drain[8];
     int ms = busy ? BUSY_POLL_MS : QUIET_POLL_MS;
     /* nothing wakes us when a GPU has a result */
-    if (awaits_devices(s) || (d && atomic_load(&d->captured)))
+    if (awaits_devices(s) || (d && atomic_load(&d->captured)) || s->crowded)
         ms = BUSY_POLL_MS;
     if (s->out_n)
         set[1].events |= POLLOUT;
     if (atomic_load(&s->shared->stop))
         ms = 1;
-    if (trd__sys.poll(set, s->fd >= 0 ? 2 : 1, ms) > 0 && set[0].revents &&
-        read(s->wake, &drain, sizeof drain) < 0)
+    if (wake_is_ours(s))
+        set[0].fd = s->wake;
+    if (trd__sys.poll(set, s->fd >= 0 ? 2 : 1, ms) <= 0 || !set[0].revents)
         return;
+    while (wake_is_ours(s) &&
+           recv(s->wake, drain, sizeof drain, MSG_DONTWAIT) > 0)
+        continue;
 }
 
 static void *run(void *arg)
@@ -560,22 +625,34 @@ static void *run(void *arg)
             if (s->fd >= 0 && now() - s->heard_ns > limit * MS)
                 disconnect(s, TRD_ETIMEDOUT, 0);
         }
-        rest(s, busy);
+        if (!trd__spill(s, at))
+            rest(s, busy);
     }
+    trd__spill_rest(s);
     atomic_store(&s->shared->stop, 2);
     return NULL;
 }
 
 int trd__sender_start(struct trd__sender *s)
 {
+    struct stat st;
     s->fd = -1;
     s->wake = trd__sys.event();
-    if (s->wake < 0)
-        return TRD_EIO;
-    s->wake = trd__sys.move_high(s->wake);
+    if (s->wake >= 0)
+        s->wake = trd__sys.move_high(s->wake);
     forget_window(s);
-    if (trd__sys.thread(&s->thread, run, s)) {
+    s->calm_ns = now();
+    if (s->wake >= 0 && !trd__sys.fstat(s->wake, &st)) {
+        s->wake_dev = st.st_dev;
+        s->wake_ino = st.st_ino;
+    } else if (s->wake >= 0) {
         trd__sys.close(s->wake);
+        s->wake = -1;
+    }
+    /* nobody can wake it then: it looks by itself now and then */
+    if (trd__sys.thread(&s->thread, run, s)) {
+        if (s->wake >= 0)
+            trd__sys.close(s->wake);
         s->wake = -1;
         return TRD_EIO;
     }
@@ -585,8 +662,9 @@ int trd__sender_start(struct trd__sender *s)
 
 void trd__sender_wake(struct trd__sender *s)
 {
-    uint64_t one = 1;
-    if (s->started && write(s->wake, &one, sizeof one) < 0)
+    /* a full socket wakes it all the same */
+    if (s->started && wake_is_ours(s) &&
+        send(s->wake, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return;
 }
 
@@ -599,11 +677,11 @@ int trd__sender_stop(struct trd__sender *s)
     atomic_store(&s->shared->stop, 1);
     trd__sender_wake(s);
     pthread_join(s->thread, NULL);
-    int done =
-        s->journal->state.durable_seq == trd__journal_last(s->journal);
+    int done = s->durable_seq == trd__journal_last(s->journal);
     if (s->fd >= 0 && is_ours(s))
         trd__sys.close(s->fd);
-    trd__sys.close(s->wake);
+    if (wake_is_ours(s))
+        trd__sys.close(s->wake);
     s->started = 0;
     return done;
 }

@@ -7,6 +7,7 @@
 
 #include "client/device.h"
 #include "client/journal.h"
+#include "client/spool.h"
 #include "proto/frame.h"
 #include "tracerd/client.h"
 
@@ -33,6 +34,8 @@ struct trd__shared {
     _Atomic uint64_t pending[TRD_CAUSE_COUNT]; /* not yet in the journal */
     _Atomic int any_pending;
     _Atomic int connected, last_error;
+    _Atomic int spool_error;
+    _Atomic uint64_t spool_bytes;
     _Atomic int stop;          /* 1: drain and end, 2: the thread has ended */
     _Atomic uint64_t deadline; /* monotonic ns, with stop */
 };
@@ -45,7 +48,9 @@ struct trd__sender {
     pthread_mutex_t name_lock; /* guards run */
     char run[TRD_MAX_RUN + 1]; /* as the daemon said */
     struct trd__devices *_Atomic devices; /* NULL: no GPU */
-    int wake;                  /* eventfd */
+    int wake;                  /* what is sent here cuts a sleep short */
+    dev_t wake_dev;            /* of it, as below */
+    ino_t wake_ino;
     pthread_t thread;
     int started;
 
@@ -59,18 +64,27 @@ struct trd__sender {
     uint32_t backoff_ms;
     uint32_t credit_bytes, unacked_bytes, max_len;
     uint32_t words_sent;       /* dictionary entries */
-    uint64_t pos, seq;         /* next to send; seq of the last one sent */
+    uint64_t pos, seq;         /* next of the ring to send; last one sent */
+    uint64_t durable_seq;      /* the daemon has up to here for good */
     struct trd__sent sent[SENDER_WINDOW];
     uint32_t sent_at, sent_n;
     int said_bye;
 
     uint8_t out[SENDER_OUT];   /* header and head of the frame being sent */
     size_t out_n;
-    const uint8_t *tail;       /* its rest, in the journal */
+    const uint8_t *tail;       /* its rest, in journal or spool.buffer */
     size_t tail_n;
     size_t done;               /* bytes of both already sent */
     uint8_t in[SENDER_IN];
     size_t in_n;
+
+    struct trd__spool spool;
+    int crowded;               /* the ring may get full soon */
+    int spooling;              /* the ring goes to the spool until it has room
+                                  again */
+    uint64_t calm_ns;          /* when the ring had room last, or got some */
+    uint64_t spool_again_ns;   /* not before: it failed */
+    unsigned spool_unread;     /* reads of it that failed, one after another */
 };
 
 /* Starts the thread; TRD_EIO where that fails. [open] */

@@ -18,6 +18,9 @@ struct trd__sys {
     int (*random)(void *bytes, size_t n); /* 0 or -1 */
     int (*open)(const char *path, int flags, mode_t mode);
     int (*allocate)(int fd, off_t n);     /* 0 or an errno */
+    ssize_t (*pread)(int fd, void *bytes, size_t n, off_t at);
+    ssize_t (*pwrite)(int fd, const void *bytes, size_t n, off_t at);
+    int (*truncate)(int fd, off_t n);
     void *(*map)(size_t n, int flags, int fd); /* readable, writable */
     int (*unmap)(void *at, size_t n);
     int (*rename)(const char *from, const char *to);
@@ -32,12 +35,20 @@ struct trd__sys {
     ssize_t (*send)(int fd, const struct iovec *part, size_t n);
     ssize_t (*recv)(int fd, void *bytes, size_t n);
     int (*poll)(struct pollfd *set, nfds_t n, int ms);
-    int (*event)(void);                   /* an eventfd */
+    int (*event)(void);                   /* a socket that hears itself */
     int (*thread)(pthread_t *out, void *(*run)(void *), void *arg);
 };
 
 /* The real calls, unless a test has replaced them. */
 extern struct trd__sys trd__sys;
+
+/* 1 while a descriptor is what it was opened as. The application may have
+ * closed it and got the number for something else, which is then not to be
+ * read, written or closed. */
+int trd__is_still(int fd, dev_t dev, ino_t ino);
+
+/* Takes the POSIX lock that tells others that a file's owner lives; 0 or -1. */
+int trd__lock_file(int fd);
 
 /* Start time of a process in clock ticks since boot, 0 if it is gone. */
 uint64_t trd__start_time(unsigned pid);

@@ -164,7 +164,7 @@ static bool is_locked(int fd)
     return fcntl(fd, F_GETLK, &l) == 0 && l.l_type != F_UNLCK;
 }
 
-enum found { FOUND_OURS, FOUND_ALIVE, FOUND_BAD };
+enum found { FOUND_OURS, FOUND_ALIVE, FOUND_BAD, FOUND_NEWER };
 
 /* NULL, or what is wrong with the file as such. */
 static const char *check_stat(const struct stat *st)
@@ -181,11 +181,12 @@ static const char *check_stat(const struct stat *st)
     return NULL;
 }
 
-/* A client may be making it: it has no head yet, but soon will. */
-static bool is_young(const struct stat *st)
+/* Written within so many seconds, by a clock that may have been set since: a
+ * file of tomorrow is as old as one of yesterday, or it would stay till then. */
+static bool is_recent(const struct stat *st, time_t seconds)
 {
     time_t now = time(NULL);
-    return st->st_mtime > now - YOUNG_S && st->st_mtime <= now + YOUNG_S;
+    return st->st_mtime > now - seconds && st->st_mtime <= now + seconds;
 }
 
 /* Its process lives, but has closed it and will not come back to it. */
@@ -209,10 +210,13 @@ static enum found judge(int fd, struct stat *st, struct journal_head *head,
         return FOUND_ALIVE;
     if (!*why && pread(fd, pages, sizeof pages, 0) == (ssize_t)sizeof pages)
         rc = journal_head_get(pages, (uint64_t)st->st_size, head);
+    if (rc == TRD_EVERSION)
+        return FOUND_NEWER;
     if (rc) {
         if (!*why)
             *why = trd_strerror(rc);
-        return is_young(st) ? FOUND_ALIVE : FOUND_BAD;
+        /* a client may be making it: it has no head yet, but soon will */
+        return is_recent(st, YOUNG_S) ? FOUND_ALIVE : FOUND_BAD;
     }
     owner.pid = head->pid;
     owner.start_time = head->start_time;
@@ -276,12 +280,14 @@ static void on_over(void *context, const struct guest_report *report)
 static void begin(struct adopt *a, const char *name, int fd,
                   const struct stat *st)
 {
+    const struct failed *f = failed_get(a, name);
     struct guest_options o = {
         .loop = a->loop,
         .hub = a->hub,
         .fd = fd,
         .size = (uint64_t)st->st_size,
         .uid = st->st_uid,
+        .patient = !f || f->wait_ms < AGAIN_MAX_MS,
         .over = on_over,
         .context = a,
     };
@@ -301,6 +307,20 @@ static bool still_talks(const struct adopt *a, uint64_t epoch)
 {
     const struct intake *i = intake_of(a->hub, epoch);
     return i && i->live && now_ns(a) - i->heard_ns < QUIET_MS * MS;
+}
+
+/* It stays for a daemon that can read it; said once. */
+static void leave_newer(struct adopt *a, const char *name, int fd)
+{
+    uint8_t bytes[4] = {0};
+    struct reader r = reader_of(bytes, sizeof bytes);
+    if (!failed_get(a, name) &&
+        pread(fd, bytes, sizeof bytes, 8) == (ssize_t)sizeof bytes)
+        log_warn("journal",
+                 "file=\"%s\" why=\"version %lu; this daemon reads version "
+                 "1\" then=\"it stays for a newer tracerd\"",
+                 name, (unsigned long)get_u32(&r));
+    failed_add(a, name);
 }
 
 /* True when the journal is being taken over. */
@@ -334,6 +354,10 @@ static bool consider(struct adopt *a, const char *name, bool *soon)
         if (!set_aside(a, name, why))
             failed_add(a, name);
         break;
+    case FOUND_NEWER:
+        a->counters.waiting++;
+        leave_newer(a, name, fd);
+        break;
     }
     close(fd);
     return false;
@@ -365,8 +389,7 @@ static void clean(struct adopt *a, const char *name)
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-        st.st_mtime < time(NULL) - UNFINISHED_S && !is_locked(fd) &&
-        unlink(path) == 0)
+        !is_recent(&st, UNFINISHED_S) && !is_locked(fd) && unlink(path) == 0)
         log_info("journal_removed", "file=\"%s\" why=\"never finished\"", name);
     close(fd);
 }

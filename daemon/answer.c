@@ -8,6 +8,7 @@
 #include "daemon/answer.h"
 
 #include "daemon/log.h"
+#include "daemon/process.h"
 #include "daemon/sp.h"
 
 #include <stdio.h>
@@ -87,6 +88,21 @@ static size_t say_bad(uint8_t *out, size_t cap, const char *why)
     return page_close(&p, slice_of(""));
 }
 
+/* The request does not hold. */
+static size_t say_wrong(const struct job *j, int error, uint8_t *out)
+{
+    struct reader r =
+        reader_of(j->message + j->back_n, j->message_n - j->back_n);
+    char why[96];
+    if (error != TRD_EVERSION)
+        return say_bad(out, PAGE_BYTES, "not a request of this protocol");
+    get_u32(&r); /* the magic was looked at */
+    snprintf(why, sizeof why,
+             "a request of version %u; this daemon answers version 1",
+             get_u16(&r));
+    return say_bad(out, PAGE_BYTES, why);
+}
+
 /* Any thread: nothing of the loop is touched. */
 static void job_work(uv_work_t *work)
 {
@@ -94,9 +110,10 @@ static void job_work(uv_work_t *work)
     uint8_t *out = j->page + SP_HEAD_BYTES + j->back_n;
     struct query q;
     size_t n;
+    int rc = query_get(j->message + j->back_n, j->message_n - j->back_n, &q);
 
-    if (query_get(j->message + j->back_n, j->message_n - j->back_n, &q))
-        n = say_bad(out, PAGE_BYTES, "not a request of this protocol");
+    if (rc)
+        n = say_wrong(j, rc, out);
     else if (q.verb == QUERY_STATUS && j->has_status)
         n = status_page(&j->status, out, PAGE_BYTES);
     else
@@ -400,10 +417,18 @@ static bool allowed(struct asker *k)
     struct ucred cred;
     socklen_t n = sizeof cred;
     uv_os_fd_t fd;
-    return uv_fileno((uv_handle_t *)&k->pipe, &fd) == 0 &&
-           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) == 0 &&
-           (geteuid() == 0 || cred.uid == geteuid()) &&
-           k->answer->counters.connections <= CONNECTIONS_MAX;
+    if (uv_fileno((uv_handle_t *)&k->pipe, &fd) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) != 0)
+        return false;
+    if (geteuid() != 0 && cred.uid != geteuid()) {
+        log_warn("asker_closed",
+                 "pid=%ld uid=%lu why=\"this tracerd serves another user\" "
+                 "then=\"the connection is closed\"",
+                 (long)cred.pid, (unsigned long)cred.uid);
+        return false;
+    }
+    return k->answer->counters.connections <= CONNECTIONS_MAX &&
+           !process_short_of_descriptors(fd);
 }
 
 static void greet(struct asker *k)

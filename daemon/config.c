@@ -1,5 +1,5 @@
 /* Reads the configuration. Loop thread (and before it runs); SIGHUP reads
- * the file again. Nothing here touches the directories themselves. */
+ * the file again. Nothing here makes or changes a directory. */
 #include "daemon/config.h"
 
 #include "proto/place.h"
@@ -213,30 +213,51 @@ static int find_dir(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
+/* The directory is there, or the nearest one above it may be written. */
+static bool could_be(const char *dir)
+{
+    char part[PATH_MAX];
+    struct stat st;
+    snprintf(part, sizeof part, "%s", dir);
+    if (lstat(part, &st) == 0)
+        return true;
+    for (char *slash; (slash = strrchr(part, '/')) && slash > part;) {
+        *slash = '\0';
+        if (lstat(part, &st) == 0)
+            return access(part, W_OK | X_OK) == 0;
+    }
+    return access("/", W_OK | X_OK) == 0;
+}
+
 static int find_data(struct config *c, char error[CONFIG_ERROR_BYTES])
 {
-    const char *data = getenv("TRACERD_DATA");
-    const char *state = getenv("XDG_STATE_HOME");
     const char *home = getenv("HOME");
-    int n;
+    struct place_env env = {
+        .uid = (unsigned long)geteuid(),
+        .tracerd_data = getenv("TRACERD_DATA"),
+        .xdg_state_home = getenv("XDG_STATE_HOME"),
+        .home = home && access(home, X_OK) == 0 ? home : NULL,
+    };
+    char path[PATH_MAX];
+    int shared;
 
-    c->data_default = !(data && *data);
-    if (data && *data)
-        n = snprintf(c->data, PATH_MAX, "%s", data);
-    else if (state && *state == '/')
-        n = snprintf(c->data, PATH_MAX, "%s/tracerd", state);
-    else if (home && *home == '/')
-        n = snprintf(c->data, PATH_MAX, "%s/.local/state/tracerd", home);
-    else {
-        snprintf(error, CONFIG_ERROR_BYTES,
-                 "no place for the runs (HOME is not set); name one by "
-                 "--data");
-        return TRD_ENOTFOUND;
+    c->data_default = !(env.tracerd_data && *env.tracerd_data);
+    for (unsigned i = 0;; i++) {
+        int rc = place_data(&env, i, path, sizeof path, &shared);
+        if (rc == TRD_ELIMIT)
+            snprintf(error, CONFIG_ERROR_BYTES, "the data path is too long");
+        else if (rc)
+            snprintf(error, CONFIG_ERROR_BYTES,
+                     "no place for the runs: neither HOME nor /var/tmp nor "
+                     "/tmp can be written; name one by --data");
+        if (rc)
+            return rc;
+        if (!c->data_default || could_be(path))
+            break;
     }
-    if (n < PATH_MAX)
-        return 0;
-    snprintf(error, CONFIG_ERROR_BYTES, "the data path is too long");
-    return TRD_ELIMIT;
+    c->data_shared = shared;
+    memcpy(c->data, path, strlen(path) + 1);
+    return 0;
 }
 
 int config_places(struct config *c, char error[CONFIG_ERROR_BYTES])

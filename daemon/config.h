@@ -12,6 +12,7 @@ struct config {
     char data[PATH_MAX];    /* stored runs */
     bool dir_default;       /* nobody named it: parents are our choice */
     bool data_default;
+    bool data_shared;       /* for want of a home: others may write above */
     uint32_t clients;       /* connections at once, ingest */
     uint32_t memory_mb;     /* received and not yet committed */
     uint32_t query_seconds; /* time limit of a question */
@@ -27,8 +28,9 @@ void config_init(struct config *c);
 int config_read(struct config *c, const char *file,
                 char error[CONFIG_ERROR_BYTES]);
 
-/* Fills dir and data, where still empty, from the environment and makes
- * them absolute and free of a trailing slash. TRD_EIO, TRD_ELIMIT or
+/* Fills dir and data, where still empty, from the environment (what it names
+ * is looked for, nothing is made) and makes them absolute and free of a
+ * trailing slash. TRD_EIO, TRD_ELIMIT or
  * TRD_ENOTFOUND with error. */
 int config_places(struct config *c, char error[CONFIG_ERROR_BYTES]);
 

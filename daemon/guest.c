@@ -1,16 +1,19 @@
 /* One journal of a dead process, spoken through a session as its process
  * would have: hello, dictionary, records, gaps for what is torn, bye. Loop
- * thread, but for load_work() (a worker's).
+ * thread, but for load_work() and more_work() (a worker's).
  *
  * The same epoch resumes where the connection had come to, so nothing is
  * stored twice. The file is read into memory and never mapped: whatever
- * happens to it cannot fault. */
+ * happens to it cannot fault. What the process had moved to a spool comes
+ * before what is in the ring; a spool that is not there is a loss. */
 #include "daemon/guest.h"
 
 #include "daemon/log.h"
+#include "daemon/spool.h"
 #include "proto/crc32c.h"
 #include "tracerd/client.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +32,19 @@ enum stage {
     STAGE_HELLO,
     STAGE_WELCOME, /* the hello is with the store */
     STAGE_DICT,
-    STAGE_RECORDS,
+    STAGE_SPOOL,   /* the records of the spool */
+    STAGE_RECORDS, /* those of the ring */
     STAGE_BYE,
     STAGE_ENDING, /* the bye is with the store */
     STAGE_LEAVING /* nothing more is sent */
+};
+
+/* What comes next of spool or ring. */
+enum next {
+    NEXT_END,
+    NEXT_ENTRY,
+    NEXT_HOLE,
+    NEXT_WAIT /* it is being read */
 };
 
 struct guest {
@@ -41,15 +53,20 @@ struct guest {
     struct guest_report report; /* what will be told at the end */
     uv_work_t work;
     uint8_t *image; /* anonymous memory of o.size bytes */
-    bool loaded;    /* the whole file was read */
+    bool loaded;    /* the whole file, or more of the spool, was read */
+    bool loading;   /* a worker has it */
     enum stage stage;
     struct journal_head head;
     struct journal_state state;
     struct journal_walk walk;
+    struct spool spool;
+    enum spool_found found;
+    const char *spool_why; /* it is not good, or not now */
     uint64_t dict_at;
     struct entry entry; /* looked at and not yet sent */
     uint64_t entry_seq;
-    enum journal_step step; /* what it is; JOURNAL_END: look on */
+    uint64_t hole_last; /* of a hole, which begins with entry_seq */
+    enum next next;     /* what it is */
     bool walked;
 };
 
@@ -61,21 +78,28 @@ static void guest_free(struct guest *g)
     struct guest_report report = g->report;
     if (g->image)
         munmap(g->image, (size_t)g->o.size);
+    spool_fini(&g->spool);
     intake_fini(&g->intake);
     free(g);
     o.over(o.context, &report);
 }
 
-/* Ends this attempt: at once, or when the writer lets go. */
+static void leave(struct guest *g)
+{
+    if (g->intake.link)
+        intake_leave(&g->intake, STORE_LEFT);
+    else
+        guest_free(g);
+}
+
+/* Ends this attempt: at once, or when worker and writer let go. */
 static void guest_end(struct guest *g, enum guest_fate fate, const char *why)
 {
     g->report.fate = fate;
     snprintf(g->report.why, sizeof g->report.why, "%s", why);
     g->stage = STAGE_LEAVING;
-    if (g->intake.link)
-        intake_leave(&g->intake, STORE_LEFT);
-    else
-        guest_free(g);
+    if (!g->loading)
+        leave(g);
 }
 
 static void guest_bad(struct guest *g, const char *why)
@@ -83,9 +107,15 @@ static void guest_bad(struct guest *g, const char *why)
     guest_end(g, GUEST_BAD, why);
 }
 
-/* All of it is durable. */
+/* All of it is durable. The journal goes after the spool that only it
+ * names. */
 static void guest_done(struct guest *g)
 {
+    if (!spool_remove(&g->spool))
+        log_warn("spool",
+                 "file=\"%s\" error=\"%s\" then=\"it stays; all of it is "
+                 "stored\"",
+                 g->spool.name, strerror(errno));
     snprintf(g->report.run, sizeof g->report.run, "%s", g->intake.run);
     g->report.attempt = g->intake.attempt;
     g->report.rank = g->intake.rank;
@@ -141,6 +171,8 @@ static bool say_hello(struct guest *g)
         return false;
     }
     h.first_seq = g->state.durable_seq + 1;
+    if (g->found == SPOOL_THERE && g->spool.head.first_seq < h.first_seq)
+        h.first_seq = g->spool.head.first_seq;
     if (hello_put(&h, work->payload, FRAME_CONTROL_MAX_BYTES, &n)) {
         intake_drop(&g->intake, work);
         guest_bad(g, "its hello does not hold");
@@ -188,7 +220,7 @@ static bool say_dict(struct guest *g)
     }
     if (b.n == 0) { /* the end, or damage: records that need more are lost */
         intake_drop(&g->intake, work);
-        g->stage = STAGE_RECORDS;
+        g->stage = STAGE_SPOOL;
         return true;
     }
     batch_put(work->payload, &b);
@@ -196,21 +228,69 @@ static bool say_dict(struct guest *g)
                  (size_t)(w.at - (uint8_t *)work->payload));
 }
 
-/* Makes sure that entry, step hold what comes next. */
+static void next_of_ring(struct guest *g)
+{
+    switch (journal_next(&g->walk, &g->entry, &g->entry_seq)) {
+    case JOURNAL_ENTRY:
+        g->next = NEXT_ENTRY;
+        break;
+    case JOURNAL_HOLE:
+        g->next = NEXT_HOLE;
+        g->hole_last = g->walk.seq - 1;
+        break;
+    default:
+        g->next = NEXT_END;
+    }
+}
+
+static void next_of_spool(struct guest *g)
+{
+    enum spool_step step;
+    do { /* the words are in the journal */
+        step = spool_step(&g->spool, &g->entry, &g->entry_seq);
+    } while (step == SPOOL_WORD);
+    g->next = step == SPOOL_ENTRY  ? NEXT_ENTRY
+              : step == SPOOL_HOLE ? NEXT_HOLE
+              : step == SPOOL_MORE ? NEXT_WAIT
+                                   : NEXT_END;
+    g->hole_last = g->spool.walk.seq - 1;
+}
+
+/* Whether the store has it already; what it has of a hole is cut off. */
+static bool is_known(struct guest *g)
+{
+    uint64_t have = g->intake.session.have;
+    if (g->next == NEXT_ENTRY) {
+        g->report.records += g->entry_seq <= have;
+        return g->entry_seq <= have;
+    }
+    if (g->next != NEXT_HOLE)
+        return false;
+    if (g->entry_seq <= have)
+        g->entry_seq = have + 1;
+    return g->hole_last <= have;
+}
+
+/* Makes sure that entry, next hold what comes next. */
 static void look_ahead(struct guest *g)
 {
     if (g->walked)
         return;
-    g->step = journal_next(&g->walk, &g->entry, &g->entry_seq);
+    do {
+        if (g->stage == STAGE_SPOOL)
+            next_of_spool(g);
+        else
+            next_of_ring(g);
+    } while (is_known(g));
     g->walked = true;
 }
 
-/* The records *first to before were torn. */
-static bool say_hole(struct guest *g)
+/* The records first to last will not come. */
+static bool say_gap(struct guest *g, uint64_t first, uint64_t last,
+                    enum trd_cause cause)
 {
     struct work *work = room(g, 64);
-    struct gap gap = {
-        .first = g->entry_seq, .last = g->walk.seq - 1, .cause = TRD_LOST_TORN};
+    struct gap gap = {.first = first, .last = last, .cause = cause};
     size_t n;
     if (!work)
         return false;
@@ -223,6 +303,53 @@ static bool say_hole(struct guest *g)
     return speak(g, work, FRAME_GAP, gap.first, n);
 }
 
+static void more_work(uv_work_t *work)
+{
+    struct guest *g = work->data;
+    g->loaded = spool_load(&g->spool);
+}
+
+static void on_more(uv_work_t *work, int status)
+{
+    struct guest *g = work->data;
+    g->loading = false;
+    if (g->stage == STAGE_LEAVING)
+        leave(g);
+    else if (status != 0 || !g->loaded)
+        guest_end(g, GUEST_LATER, "its spool cannot be read");
+    else
+        guest_feed(g);
+}
+
+static bool read_on(struct guest *g)
+{
+    if (g->loading)
+        return false;
+    g->walked = false;
+    g->loading = true;
+    if (uv_queue_work(g->o.loop, &g->work, more_work, on_more) != 0) {
+        g->loading = false;
+        guest_end(g, GUEST_LATER, "its spool cannot be read");
+    }
+    return false;
+}
+
+/* Spool or ring have nothing more. What the ring gave up and the spool should
+ * have is lost. */
+static bool say_end(struct guest *g)
+{
+    uint64_t have = g->intake.session.have;
+    if (g->stage == STAGE_RECORDS) {
+        g->stage = STAGE_BYE;
+        return true;
+    }
+    if (have < g->state.durable_seq)
+        return say_gap(g, have + 1, g->state.durable_seq, TRD_LOST_STORE);
+    g->stage = STAGE_RECORDS;
+    g->walked = false;
+    return true;
+}
+
 /* A frame of records. */
 static bool say_records(struct guest *g)
 {
@@ -232,18 +359,18 @@ static bool say_records(struct guest *g)
     uint64_t first;
 
     look_ahead(g);
-    if (g->step == JOURNAL_END) {
-        g->stage = STAGE_BYE;
-        return true;
-    }
-    if (g->step == JOURNAL_HOLE)
-        return say_hole(g);
+    if (g->next == NEXT_END)
+        return say_end(g);
+    if (g->next == NEXT_WAIT)
+        return read_on(g);
+    if (g->next == NEXT_HOLE)
+        return say_gap(g, g->entry_seq, g->hole_last, TRD_LOST_TORN);
     work = room(g, FRAME_MAX_BYTES);
     if (!work)
         return false;
     first = g->entry_seq;
     w = writer_of(work->payload + BATCH_BYTES, FRAME_MAX_BYTES - BATCH_BYTES);
-    while (g->step == JOURNAL_ENTRY && fits(&w, &g->entry)) {
+    while (g->next == NEXT_ENTRY && fits(&w, &g->entry)) {
         put_entry(&w, &g->entry);
         b.n++;
         g->walked = false;
@@ -267,7 +394,7 @@ static bool say_bye(struct guest *g)
 /* As much as there is room for. A step that says false may have freed g. */
 void guest_feed(struct guest *g)
 {
-    bool more = true;
+    bool more = !g->loading;
     while (more && g->intake.under_way < UNDER_WAY_MAX &&
            !hub_is_full(g->intake.hub)) {
         switch (g->stage) {
@@ -277,6 +404,7 @@ void guest_feed(struct guest *g)
         case STAGE_DICT:
             more = say_dict(g);
             break;
+        case STAGE_SPOOL:
         case STAGE_RECORDS:
             more = say_records(g);
             break;
@@ -348,6 +476,17 @@ static bool all_zero(const uint8_t *p, size_t n)
     return p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
 }
 
+/* What the journal says of a spool. */
+static void find_spool(struct guest *g)
+{
+    struct hello h;
+    if (journal_head_get(g->image, g->o.size, &g->head) ||
+        journal_hello_get(g->image, &g->head, &h))
+        return;
+    g->found =
+        spool_open(&g->spool, &h, g->head.epoch, g->o.uid, &g->spool_why);
+}
+
 /* Worker thread. Free space is zero and takes no memory. */
 static void load_work(uv_work_t *work)
 {
@@ -375,13 +514,20 @@ static void load_work(uv_work_t *work)
     }
     g->loaded = at == g->o.size;
     free(chunk);
+    if (g->loaded)
+        find_spool(g);
 }
 
 static void on_loaded(uv_work_t *work, int status)
 {
     struct guest *g = work->data;
 
-    if (status != 0 || g->stage == STAGE_LEAVING || !g->image || !g->loaded) {
+    g->loading = false;
+    if (g->stage == STAGE_LEAVING) {
+        leave(g);
+        return;
+    }
+    if (status != 0 || !g->image || !g->loaded) {
         guest_end(g, GUEST_LATER, "it cannot be read whole");
         return;
     }
@@ -390,6 +536,23 @@ static void on_loaded(uv_work_t *work, int status)
         guest_bad(g, "its head or state does not hold");
         return;
     }
+    /* that the daemon had not all that was freed tells that there is one */
+    if (g->found == SPOOL_LATER ||
+        (g->found == SPOOL_AWAY && g->o.patient &&
+         g->state.durable_seq > g->state.committed_seq)) {
+        guest_end(g, GUEST_LATER, g->spool_why);
+        return;
+    }
+    if (g->found == SPOOL_THERE &&
+        g->spool.head.first_seq > g->state.durable_seq + 1) {
+        spool_fini(&g->spool);
+        g->found = SPOOL_BAD;
+        g->spool_why = "it begins behind its journal";
+    }
+    if (g->found == SPOOL_BAD)
+        log_warn("spool",
+                 "epoch=%08x why=\"%s\" then=\"what only it has is lost\"",
+                 (unsigned)g->head.epoch, g->spool_why);
     journal_walk_init(&g->walk, g->image, &g->head, &g->state);
     g->stage = STAGE_HELLO;
     guest_feed(g);
@@ -405,6 +568,8 @@ int guest_open(const struct guest_options *o, struct guest **out)
     g->o = *o;
     g->intake.uid = o->uid;
     g->work.data = g;
+    g->loading = true;
+    spool_init(&g->spool);
     if (uv_queue_work(o->loop, &g->work, load_work, on_loaded) != 0) {
         intake_fini(&g->intake);
         free(g);
@@ -416,8 +581,6 @@ int guest_open(const struct guest_options *o, struct guest **out)
 
 void guest_give_up(struct guest *g)
 {
-    if (g->stage == STAGE_LOAD)
-        g->stage = STAGE_LEAVING; /* when it is read */
-    else if (g->stage != STAGE_LEAVING)
+    if (g->stage != STAGE_LEAVING)
         guest_end(g, GUEST_LATER, "tracerd stops");
 }

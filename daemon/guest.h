@@ -31,6 +31,8 @@ struct guest_options {
     int fd;                   /* lent until over() */
     uint64_t size;            /* of the file */
     uint32_t uid;             /* its owner */
+    bool patient;             /* a spool whose directory is away is waited
+                                 for: later, not lost */
     /* The guest is gone. */
     void (*over)(void *context, const struct guest_report *report);
     void *context;

@@ -12,12 +12,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -39,7 +41,7 @@ struct daemon {
     struct answer *answer;
     struct adopt *adopt;
     int dir_lock, data_lock, ingest_fd, query_fd;
-    uint64_t started_ns;
+    uint64_t started_ns, started_mono_ns;
     bool stopping;
 };
 
@@ -49,17 +51,23 @@ static int check_places(const struct config *c, bool make)
     char why[DIRS_WHY_BYTES];
     if (dirs_socket_name(c->dir, PLACE_INGEST, why) ||
         dirs_check(c->dir, DIRS_PRIVATE, make, false, why) ||
-        dirs_check(c->data, DIRS_OWN, make, c->data_default, why))
+        dirs_check(c->data, c->data_shared ? DIRS_PRIVATE : DIRS_OWN, make,
+                   c->data_default && !c->data_shared, why))
         return options_complain(EXIT_OPEN, "%s", why);
+    if (c->data_shared && make)
+        options_complain(0,
+                         "HOME is no directory that can be written: runs are "
+                         "stored in '%s'",
+                         c->data);
     return 0;
 }
 
 /* ---- status ---- */
 
-static uint64_t real_ns(void)
+static uint64_t now_ns(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
@@ -71,7 +79,8 @@ static void on_status(void *context, struct status *out)
                              .server = d->server,
                              .answer = d->answer,
                              .adopt = d->adopt,
-                             .started_ns = d->started_ns};
+                             .started_ns = d->started_ns,
+                             .started_mono_ns = d->started_mono_ns};
     report_fill(&r, out);
 }
 
@@ -225,6 +234,40 @@ static int open_loop(struct daemon *d)
     return 0;
 }
 
+static pthread_mutex_t trial = PTHREAD_MUTEX_INITIALIZER;
+
+static void *try_thread(void *context)
+{
+    pthread_mutex_lock(&trial);
+    pthread_mutex_unlock(&trial);
+    return context;
+}
+
+static void no_work(uv_work_t *work)
+{
+    (void)work;
+}
+
+/* The workers of the loop are made here and not when there is work for them:
+ * libuv ends the process where it cannot have one. So as many threads are
+ * tried before, and a start says what is wrong. */
+static int make_workers(struct daemon *d)
+{
+    static uv_work_t work;
+    pthread_t thread[WORKERS];
+    int n = 0;
+    pthread_mutex_lock(&trial);
+    while (n < WORKERS && !pthread_create(&thread[n], NULL, try_thread, NULL))
+        n++;
+    pthread_mutex_unlock(&trial);
+    for (int i = 0; i < n; i++)
+        pthread_join(thread[i], NULL);
+    if (n < WORKERS || uv_queue_work(&d->loop, &work, no_work, NULL) != 0)
+        return options_complain(EXIT_OPEN, "cannot make %d threads",
+                                (int)WORKERS);
+    return 0;
+}
+
 static int open_parts(struct daemon *d)
 {
     struct scribe_options w = {.ops = d->hub.ops,
@@ -304,10 +347,13 @@ static int serve(struct daemon *d, void (*told)(struct daemon *))
     if (!rc)
         rc = open_loop(d);
     if (!rc)
+        rc = make_workers(d);
+    if (!rc)
         rc = open_parts(d);
     if (rc)
         return rc; /* the process ends: the system takes back the rest */
-    d->started_ns = real_ns();
+    d->started_ns = now_ns(CLOCK_REALTIME);
+    d->started_mono_ns = now_ns(CLOCK_MONOTONIC);
     told(d);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     uv_close((uv_handle_t *)&d->give_up, NULL);

@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "proto/proc.h"
+
+enum { SPARE_DESCRIPTORS = 24 }; /* runs being opened, questions, journals */
 
 static ssize_t read_file(const char *path, char *out, size_t cap)
 {
@@ -65,4 +68,13 @@ bool process_alive(const struct process *p)
     if (p->start_time && p->start_time != start_time)
         return false;
     return state != 'Z' && state != 'X' && state != 'x';
+}
+
+/* The system gives the lowest that is free, so its number tells how many are
+ * taken. */
+bool process_short_of_descriptors(int fd)
+{
+    struct rlimit l;
+    return getrlimit(RLIMIT_NOFILE, &l) == 0 &&
+           (rlim_t)fd + SPARE_DESCRIPTORS >= l.rlim_cur;
 }

@@ -16,21 +16,18 @@
 
 enum { FAILING_S = 5 };
 
-static uint64_t real_ns(void)
+static uint64_t mono_ns(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
 /* Clients come again after a second, so a store that fails shows again. */
 static bool is_failing(const struct store_counters *c)
 {
-    struct timespec t;
-    uint64_t last = atomic_load(&c->failed_ns), now;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    now = (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-    return last && now - last < FAILING_S * UINT64_C(1000000000);
+    uint64_t last = atomic_load(&c->failed_ns);
+    return last && mono_ns() - last < FAILING_S * UINT64_C(1000000000);
 }
 
 static void daemon_rows(const struct report *r, struct status *out)
@@ -45,7 +42,7 @@ static void daemon_rows(const struct report *r, struct status *out)
     status_add(out, "store", "%s", r->hub->ops->name);
     status_add(out, "started_ns", "%llu", U(r->started_ns));
     status_add(out, "uptime_s", "%llu",
-               U((real_ns() - r->started_ns) / 1000000000));
+               U((mono_ns() - r->started_mono_ns) / 1000000000));
     status_add(out, "clients", "%u", s->connections);
     status_add(out, "clients_limit", "%u", r->config->clients);
     status_add(out, "clients_accepted", "%llu", U(s->accepted));

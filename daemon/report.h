@@ -14,7 +14,8 @@ struct report {
     const struct server *server;
     const struct answer *answer;
     const struct adopt *adopt;
-    uint64_t started_ns; /* real time */
+    uint64_t started_ns;      /* real time */
+    uint64_t started_mono_ns; /* the clock that nobody sets */
 };
 
 /* Loop thread. */

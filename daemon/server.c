@@ -1,467 +1,21 @@
-/* The ingest endpoint. Loop thread.
- *
- * A connection reads a header of 40 bytes, then exactly its payload, so
- * nothing is ever left over in a buffer and a payload is received where the
- * writer will read it. Memory for it is taken only when the header holds;
- * while there is none the connection is not read (back-pressure).
- * A connection is closed for any malformed thing, never asserted on. */
-#include "daemon/server.h"
+/* The ingest endpoint: accepting, who may come, time, the end. What a
+ * connection does is in peer.c. Loop thread. */
+#include "daemon/peer.h"
 
 #include "daemon/log.h"
-#include "daemon/reply.h"
-#include "proto/point.h"
 
-#include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MS UINT64_C(1000000)
-
 enum {
     BACKLOG = 1024,
-    STRANGERS_MAX = 64,      /* connections that do not say hello */
-    TURN_BYTES = 256 * 1024, /* of one connection a loop turn */
-    TICK_MS = 100,
-    OUT_MAX_BYTES = 64 * 1024,   /* unread by the peer: no more is said */
-    OUT_DROP_BYTES = 256 * 1024, /* unread by the peer: it is closed */
-    ACK_REPEAT_MS = 1000,
-    LINGER_MS = 1000 /* after a connection: is its process gone? */
+    STRANGERS_MAX = 64, /* connections that do not say hello */
+    TICK_MS = 100
 };
 
 static const char too_many_strangers[] = "too many connections without a hello";
-
-struct peer {
-    struct intake intake; /* first */
-    struct server *server;
-    struct peer *next, **link;
-    uv_pipe_t pipe;
-    uint8_t head[FRAME_HEADER_BYTES];
-    uint32_t head_n;
-    struct frame frame;
-    struct work *body; /* being received; NULL: a header is */
-    uint32_t body_n;
-    uint64_t born_ns, acked_ns;
-    uint64_t frame_ns; /* first byte of the frame; 0: none */
-    uint32_t turn_bytes;
-    uint32_t pid; /* of the other end, as the kernel says */
-    bool reading, tired, closing, closed, hungry;
-    bool waits_room;    /* a header is whole, its payload has no memory */
-    uint64_t linger_ns; /* when the socket was closed; 0: it is not */
-};
-
-struct server {
-    struct server_options o;
-    uv_pipe_t listener;
-    uv_timer_t tick;
-    uv_idle_t turn;
-    struct peer *peers;
-    unsigned open_handles;
-    bool stopped, unaccepted;
-    bool told_full; /* the disk, as clients were told last */
-    struct server_counters counters;
-};
-
-static void peer_close(struct peer *p);
-static void want_read(struct peer *p);
-static void handle_header(struct peer *p);
-
-static uint64_t now_ns(const struct server *s)
-{
-    return uv_now(s->o.loop) * MS;
-}
-
-/* ---- sending ---- */
-
-/* The payload stands at bytes + FRAME_HEADER_BYTES. */
-static void send_frame(struct peer *p, enum frame_type type, uint64_t seq,
-                       uint8_t bytes[REPLY_BYTES], size_t n)
-{
-    if (!p->closing && reply_send((uv_stream_t *)&p->pipe, type,
-                                  p->intake.session.epoch, seq, bytes, n))
-        peer_close(p);
-}
-
-/* Acks and pongs may be left out while the peer does not read: the next one
- * says the same or more. */
-static bool peer_reads(struct peer *p)
-{
-    size_t n = uv_stream_get_write_queue_size((uv_stream_t *)&p->pipe);
-    if (n > OUT_DROP_BYTES)
-        peer_close(p);
-    return n <= OUT_MAX_BYTES;
-}
-
-static void send_ack(struct peer *p)
-{
-    uint8_t bytes[REPLY_BYTES];
-    struct marks *m = &p->intake.marks;
-    struct ack a;
-    size_t n;
-
-    if (p->closing || !peer_reads(p))
-        return;
-    a.durable_seq = atomic_load(&m->durable); /* first: never ahead */
-    a.dict_n = atomic_load(&m->dict_durable);
-    a.committed_seq = atomic_load(&m->committed);
-    a.credit_bytes = hub_credit(p->intake.hub);
-    if (ack_put(&a, bytes + FRAME_HEADER_BYTES,
-                sizeof bytes - FRAME_HEADER_BYTES, &n))
-        return;
-    p->acked_ns = now_ns(p->server);
-    POINT(answering);
-    send_frame(p, FRAME_ACK, 0, bytes, n);
-    POINT(answered);
-}
-
-static void send_refusal(struct peer *p, enum frame_type type, unsigned reason,
-                         uint32_t retry_ms, const char *why)
-{
-    uint8_t bytes[REPLY_BYTES];
-    struct refusal r = {
-        .reason = (uint16_t)reason,
-        .retry_ms = retry_ms,
-        .text = slice_of(why),
-    };
-    size_t n;
-    if (refusal_put(&r, bytes + FRAME_HEADER_BYTES,
-                    sizeof bytes - FRAME_HEADER_BYTES, &n) == 0)
-        send_frame(p, type, 0, bytes, n);
-}
-
-static uint32_t retry_of(unsigned reason, bool greeted)
-{
-    if (reason == REASON_MALFORMED && !greeted)
-        return 0; /* this hello will not get better */
-    switch (reason) {
-    case REASON_BUSY:
-    case REASON_OWNED:
-    case REASON_STORE:
-    case REASON_STOPPING:
-        return 1000;
-    case REASON_CRC:
-    case REASON_GAP:
-    case REASON_MALFORMED:
-        return 200; /* after a hello the marks are right again */
-    default:
-        return 0;
-    }
-}
-
-/* Says why and closes; one log line. */
-static void peer_refuse(struct peer *p, unsigned reason, const char *why)
-{
-    const char *name = wire_reason_name(reason);
-    bool greeted = p->intake.session.state >= SESSION_OPEN;
-    if (p->closing)
-        return;
-    p->server->counters.refused++;
-    log_warn("peer_closed",
-             "run=%s rank=%u pid=%u reason=%s why=\"%s\" "
-             "then=\"the connection is closed\"",
-             *p->intake.run ? p->intake.run : "-", p->intake.rank, p->pid,
-             name ? name : "?", why);
-    send_refusal(p, greeted ? FRAME_NACK : FRAME_REFUSE, reason,
-                 p->intake.welcome.reason ? p->intake.welcome.retry_ms
-                                          : retry_of(reason, greeted),
-                 why);
-    peer_close(p);
-}
-
-static void peer_malformed(struct peer *p, const struct verdict *v)
-{
-    p->server->counters.malformed++;
-    peer_refuse(p, v->reason, v->why);
-}
-
-/* ---- life of a connection ---- */
-
-static void peer_free(struct peer *p)
-{
-    if (!p->closed || p->intake.link || p->intake.under_way || p->linger_ns)
-        return;
-    if (p->link) {
-        *p->link = p->next;
-        if (p->next)
-            p->next->link = p->link;
-    }
-    intake_fini(&p->intake);
-    free(p);
-}
-
-static void on_closed(uv_handle_t *handle)
-{
-    struct peer *p = handle->data;
-    p->closed = true;
-    p->server->open_handles--;
-    peer_free(p);
-}
-
-/* The socket goes at once. Of a stream that did not say bye it is watched
- * for a moment whether its process is gone, and only then it leaves. */
-static void peer_close(struct peer *p)
-{
-    if (p->closing)
-        return;
-    p->closing = true;
-    p->reading = false;
-    intake_drop(&p->intake, p->body);
-    p->body = NULL;
-    p->server->counters.connections--;
-    if (p->intake.link && p->intake.leave) {
-        if (p->intake.session.state == SESSION_OPEN &&
-            !p->intake.welcome.reason && !p->server->stopped)
-            p->linger_ns = now_ns(p->server);
-        else
-            intake_leave(&p->intake, STORE_LEFT);
-    }
-    uv_close((uv_handle_t *)&p->pipe, on_closed);
-}
-
-static void linger_end(struct peer *p, enum store_end end)
-{
-    p->linger_ns = 0;
-    intake_leave(&p->intake, end);
-}
-
-static void linger_look(struct peer *p, uint64_t now)
-{
-    if (!process_alive(&p->intake.owner)) {
-        linger_end(p, *p->intake.journal ? STORE_LEFT : STORE_DEAD);
-        p->server->o.orphan(p->server->o.context);
-    } else if (now - p->linger_ns > LINGER_MS * MS) {
-        linger_end(p, STORE_LEFT);
-    }
-}
-
-static void on_evict(struct intake *i)
-{
-    struct peer *p = (struct peer *)i;
-    peer_close(p);
-    if (p->linger_ns)
-        linger_end(p, STORE_LEFT);
-}
-
-static void on_gone(struct intake *i)
-{
-    struct peer *p = (struct peer *)i;
-    p->server->o.orphan(p->server->o.context);
-    peer_free(p);
-}
-
-static void on_moved(struct intake *i)
-{
-    struct peer *p = (struct peer *)i;
-    uint32_t failed = atomic_load(&i->marks.failed);
-    if (failed)
-        peer_refuse(p, failed,
-                    failed == REASON_QUOTA ? "too many different names"
-                                           : "the store failed");
-    else
-        send_ack(p);
-}
-
-static void on_ended(struct intake *i)
-{
-    struct peer *p = (struct peer *)i;
-    send_ack(p);
-    peer_close(p);
-}
-
-static void on_welcomed(struct intake *i)
-{
-    struct peer *p = (struct peer *)i;
-    uint8_t bytes[REPLY_BYTES];
-    struct welcome w = {
-        .version = WIRE_VERSION,
-        .stream = i->welcome.stream,
-        .max_len = FRAME_MAX_BYTES,
-        .idle_ms = IDLE_MS,
-        .run = slice_of(i->welcome.run),
-    };
-    size_t n;
-
-    if (p->closing)
-        return;
-    if (i->welcome.reason) {
-        i->session.state = SESSION_ASKED; /* it gets a REFUSE */
-        peer_refuse(p, i->welcome.reason, i->welcome.why);
-        return;
-    }
-    memcpy(w.store_id, i->welcome.store_id, sizeof w.store_id);
-    w.durable_seq = atomic_load(&i->marks.durable);
-    w.dict_n = atomic_load(&i->marks.dict_durable);
-    w.committed_seq = atomic_load(&i->marks.committed);
-    w.credit_bytes = hub_credit(i->hub);
-    i->heard_ns = p->acked_ns = now_ns(p->server);
-    log_info("hello",
-             "run=%s attempt=%u rank=%u pid=%u uid=%u epoch=%016llx "
-             "committed=%llu",
-             i->run, i->attempt, i->rank, i->owner.pid, i->uid,
-             (unsigned long long)i->session.epoch,
-             (unsigned long long)w.committed_seq);
-    if (welcome_put(&w, bytes + FRAME_HEADER_BYTES,
-                    sizeof bytes - FRAME_HEADER_BYTES, &n) == 0)
-        send_frame(p, FRAME_WELCOME, 0, bytes, n);
-    p->hungry = true;
-    want_read(p);
-}
-
-static const struct intake_ops peer_ops = {
-    .welcomed = on_welcomed,
-    .moved = on_moved,
-    .ended = on_ended,
-    .evict = on_evict,
-    .gone = on_gone,
-};
-
-/* ---- receiving ---- */
-
-static void on_frame(struct peer *p)
-{
-    struct work *work = p->body;
-    struct verdict v;
-    uint8_t bytes[REPLY_BYTES];
-
-    p->body = NULL;
-    p->head_n = 0;
-    p->body_n = 0;
-    p->frame_ns = 0;
-    p->server->counters.frames++;
-    POINT(frame_read);
-    v = intake_frame(&p->intake, work, STORE_ENDED, now_ns(p->server));
-    if (v.act & DO_CLOSE)
-        peer_malformed(p, &v);
-    if (v.act & DO_ACK)
-        send_ack(p);
-    if ((v.act & DO_PONG) && peer_reads(p))
-        send_frame(p, FRAME_PONG, 0, bytes, 0);
-    if (p->intake.session.state == SESSION_ASKED ||
-        p->intake.session.state == SESSION_LEAVING)
-        p->hungry = false; /* nothing may come before the answer */
-}
-
-/* Takes memory for the payload, or waits for it. */
-static void take_room(struct peer *p)
-{
-    bool oom;
-    p->body = intake_room(&p->intake, &p->frame, &oom);
-    p->waits_room = !p->body;
-    if (oom) {
-        peer_refuse(p, REASON_BUSY, "out of memory");
-        return;
-    }
-    if (!p->body) {
-        p->frame_ns = 0; /* we are the ones who wait */
-        return;
-    }
-    if (p->frame.len == 0)
-        on_frame(p);
-}
-
-static void handle_header(struct peer *p)
-{
-    int rc = frame_get(p->head, &p->frame);
-    struct verdict v;
-    if (rc == 0) {
-        take_room(p);
-        return;
-    }
-    v = session_bad_header(rc);
-    peer_malformed(p, &v);
-}
-
-/* Another protocol shows in its first bytes; there is no need to wait for
- * forty of them. */
-static bool magic_so_far(const struct peer *p)
-{
-    static const uint8_t magic[4] = {'T', 'R', 'C', '1'};
-    uint32_t n = p->head_n < 4 ? p->head_n : 4;
-    return memcmp(p->head, magic, n) == 0;
-}
-
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
-{
-    struct peer *p = handle->data;
-    uint32_t left;
-    (void)suggested;
-    if (p->body) {
-        left = p->frame.len - p->body_n;
-        if (left > TURN_BYTES)
-            left = TURN_BYTES;
-        *buf = uv_buf_init((char *)p->body->payload + p->body_n, left);
-    } else {
-        *buf = uv_buf_init((char *)p->head + p->head_n,
-                           FRAME_HEADER_BYTES - p->head_n);
-    }
-}
-
-static void received(struct peer *p, uint32_t n)
-{
-    if (!p->frame_ns)
-        p->frame_ns = now_ns(p->server);
-    p->turn_bytes += n;
-    p->server->counters.bytes += n;
-    if (p->body) {
-        p->body_n += n;
-        if (p->body_n == p->frame.len)
-            on_frame(p);
-        return;
-    }
-    p->head_n += n;
-    if (!magic_so_far(p)) {
-        struct verdict v = session_bad_header(TRD_ECORRUPT);
-        peer_malformed(p, &v);
-    } else if (p->head_n == FRAME_HEADER_BYTES) {
-        handle_header(p);
-    }
-}
-
-static void on_turn(uv_idle_t *idle);
-
-static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
-{
-    struct peer *p = stream->data;
-    (void)buf;
-    if (n < 0) {
-        peer_close(p);
-        return;
-    }
-    if (n > 0)
-        received(p, (uint32_t)n);
-    if (p->turn_bytes >= TURN_BYTES && !p->tired) {
-        p->tired = true;
-        uv_idle_start(&p->server->turn, on_turn);
-    }
-    want_read(p);
-}
-
-/* Reads or does not, as the state of the connection wants it. */
-static void want_read(struct peer *p)
-{
-    bool want = p->hungry && !p->tired && !p->waits_room && !p->closing &&
-                !p->server->stopped;
-    if (want == p->reading || p->closing)
-        return;
-    p->reading = want;
-    if (!want)
-        uv_read_stop((uv_stream_t *)&p->pipe);
-    else if (uv_read_start((uv_stream_t *)&p->pipe, on_alloc, on_read) != 0)
-        peer_close(p);
-}
-
-/* A loop turn later everybody may read again. */
-static void on_turn(uv_idle_t *idle)
-{
-    struct server *s = idle->data;
-    uv_idle_stop(idle);
-    for (struct peer *p = s->peers; p; p = p->next) {
-        p->turn_bytes = 0;
-        p->tired = false;
-        want_read(p);
-    }
-}
 
 /* ---- accepting ---- */
 
@@ -473,12 +27,20 @@ static bool is_stranger(const struct peer *p, uint64_t now)
            now - p->born_ns > TICK_MS * MS;
 }
 
-static unsigned strangers(const struct server *s)
+/* A newcomer may be one who has something to say: of those who had the time
+ * the oldest makes room. */
+static void limit_strangers(struct server *s)
 {
+    struct peer *oldest = NULL;
     unsigned n = 0;
-    for (const struct peer *p = s->peers; p; p = p->next)
-        n += is_stranger(p, now_ns(s));
-    return n;
+    for (struct peer *p = s->peers; p; p = p->next) {
+        if (is_stranger(p, server_now_ns(s))) {
+            oldest = p;
+            n++;
+        }
+    }
+    if (n >= STRANGERS_MAX)
+        peer_refuse(oldest, REASON_BUSY, too_many_strangers);
 }
 
 static int admit(struct server *s, struct peer *p)
@@ -498,29 +60,35 @@ static int admit(struct server *s, struct peer *p)
         peer_refuse(p, REASON_DENIED, "this tracerd serves another user");
         return -1;
     }
+    if (process_short_of_descriptors(fd)) {
+        peer_refuse(p, REASON_BUSY, "too few descriptors are left");
+        return -1;
+    }
     if (s->counters.connections > s->o.clients) {
         peer_refuse(p, REASON_BUSY, "too many clients");
         return -1;
     }
-    if (strangers(s) >= STRANGERS_MAX) {
-        peer_refuse(p, REASON_BUSY, too_many_strangers);
-        return -1;
-    }
+    limit_strangers(s);
     return 0;
 }
 
-static struct peer *peer_new(struct server *s)
+/* Nothing can be accepted, and libuv asks again until it can: it gets the
+ * descriptor that is kept for this, else that of somebody who will come
+ * back. */
+static void make_room(struct server *s, int status)
 {
-    struct peer *p = calloc(1, sizeof *p);
-    if (!p)
-        return NULL;
-    if (intake_init(&p->intake, s->o.hub, &peer_ops) != 0 ||
-        uv_pipe_init(s->o.loop, &p->pipe, 0) != 0) {
-        intake_fini(&p->intake);
-        free(p);
-        return NULL;
+    struct peer *p = s->peers;
+    log_warn("accept", "error=\"%s\" then=\"some clients have to wait\"",
+             uv_strerror(status));
+    if (s->spare_fd >= 0) {
+        close(s->spare_fd);
+        s->spare_fd = -1;
+        return;
     }
-    return p;
+    while (p && p->closing)
+        p = p->next;
+    if (p)
+        peer_refuse(p, REASON_BUSY, "no descriptor is left");
 }
 
 static void on_connection(uv_stream_t *listener, int status)
@@ -528,8 +96,11 @@ static void on_connection(uv_stream_t *listener, int status)
     struct server *s = listener->data;
     struct peer *p;
 
-    if (status < 0)
+    if (status < 0) {
+        if (status == UV_EMFILE || status == UV_ENFILE)
+            make_room(s, status);
         return;
+    }
     p = peer_new(s);
     s->unaccepted = !p; /* libuv asks no more: the next tick does */
     if (!p)
@@ -545,55 +116,22 @@ static void on_connection(uv_stream_t *listener, int status)
     s->open_handles++;
     s->counters.connections++;
     s->counters.accepted++;
-    p->born_ns = now_ns(s);
+    p->born_ns = server_now_ns(s);
     if (uv_accept(listener, (uv_stream_t *)&p->pipe) != 0) {
         peer_close(p);
         return;
     }
-    if (admit(s, p) == 0) {
-        p->hungry = true;
-        want_read(p);
-    }
+    if (admit(s, p) == 0)
+        peer_begin(p);
 }
 
 /* ---- time ---- */
 
-static void peer_tick(struct peer *p, uint64_t now)
-{
-    enum session_state state = p->intake.session.state;
-
-    if (p->linger_ns)
-        linger_look(p, now);
-    if (p->closing)
-        return;
-    if (state == SESSION_NEW && now - p->born_ns > HELLO_MS * MS) {
-        peer_refuse(p, REASON_MALFORMED, "no hello in time");
-        return;
-    }
-    if (p->frame_ns && p->reading && now - p->frame_ns > FRAME_MS * MS) {
-        peer_refuse(p, REASON_MALFORMED, "a frame that does not end");
-        return;
-    }
-    if (state != SESSION_OPEN)
-        return;
-    if (p->reading && now - p->intake.heard_ns > IDLE_MS * MS * IDLE_MISSES) {
-        peer_refuse(p, REASON_MALFORMED, "silent for too long");
-        return;
-    }
-    if (p->intake.session.have > atomic_load(&p->intake.marks.durable) &&
-        now - p->acked_ns >= ACK_REPEAT_MS * MS)
-        send_ack(p);
-}
-
 static void feed_waiting(struct server *s)
 {
     for (struct peer *p = s->peers; p; p = p->next) {
-        if (!p->waits_room || p->closing)
-            continue;
-        take_room(p);
-        if (p->waits_room)
+        if (!peer_feed(p))
             return; /* whoever comes next would find none either */
-        want_read(p);
     }
 }
 
@@ -606,15 +144,21 @@ static void tell_credit(struct server *s)
     s->told_full = full;
     for (struct peer *p = s->peers; p; p = p->next) {
         if (p->intake.session.state == SESSION_OPEN)
-            send_ack(p);
+            peer_ack(p);
     }
+}
+
+static void keep_spare(struct server *s)
+{
+    if (s->spare_fd < 0)
+        s->spare_fd = open("/", O_RDONLY | O_CLOEXEC);
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct server *s = timer->data;
     struct peer *next;
-    uint64_t now = now_ns(s);
+    uint64_t now = server_now_ns(s);
     unsigned n = 0;
     if (s->unaccepted && !s->stopped)
         on_connection((uv_stream_t *)&s->listener, 0);
@@ -626,6 +170,8 @@ static void on_tick(uv_timer_t *timer)
     }
     feed_waiting(s);
     tell_credit(s);
+    if (!s->stopped)
+        keep_spare(s);
 }
 
 void server_room(struct server *s)
@@ -653,6 +199,8 @@ int server_open(const struct server_options *o, struct server **out)
     if (!s)
         return TRD_ENOMEM;
     s->o = *o;
+    s->spare_fd = -1;
+    keep_spare(s);
     uv_pipe_init(o->loop, &s->listener, 0);
     uv_timer_init(o->loop, &s->tick);
     uv_idle_init(o->loop, &s->turn);
@@ -683,10 +231,12 @@ void server_stop(struct server *s)
     s->stopped = true;
     uv_close((uv_handle_t *)&s->listener, on_handle_closed);
     uv_close((uv_handle_t *)&s->turn, on_handle_closed);
+    if (s->spare_fd >= 0)
+        close(s->spare_fd);
+    s->spare_fd = -1;
     for (struct peer *p = s->peers; p; p = p->next) {
-        want_read(p);
-        if (p->linger_ns)
-            linger_end(p, STORE_LEFT);
+        peer_want_read(p);
+        peer_forget(p);
     }
 }
 
@@ -696,15 +246,7 @@ void server_close(struct server *s)
     server_stop(s);
     for (struct peer *p = s->peers; p; p = next) {
         next = p->next;
-        if (p->closing)
-            continue;
-        if (p->intake.session.state >= SESSION_OPEN)
-            send_ack(p);
-        send_refusal(p,
-                     p->intake.session.state >= SESSION_OPEN ? FRAME_NACK
-                                                             : FRAME_REFUSE,
-                     REASON_STOPPING, 1000, "tracerd stops");
-        peer_close(p);
+        peer_dismiss(p);
     }
     if (!uv_is_closing((uv_handle_t *)&s->tick))
         uv_close((uv_handle_t *)&s->tick, on_handle_closed);

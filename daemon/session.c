@@ -10,6 +10,8 @@
 #include "proto/place.h"
 #include "proto/record.h"
 
+#include <stdio.h>
+
 static struct verdict refuse(unsigned reason, const char *why)
 {
     struct verdict v = {DO_CLOSE, reason, why};
@@ -34,16 +36,40 @@ void session_welcome(struct session *s, uint64_t committed_seq, uint32_t dict_n)
     s->dict_have = dict_n;
 }
 
-struct verdict session_bad_header(int error)
+struct verdict session_bad_header(struct session *s, int error,
+                                  const uint8_t head[FRAME_HEADER_BYTES])
 {
+    struct reader r = reader_of(head + 4, 2); /* FORMAT.md, "Frames" */
     switch (error) {
     case TRD_EVERSION:
-        return refuse(REASON_VERSION, "frames of another version");
+        snprintf(s->text, sizeof s->text,
+                 "a frame of version %u; this daemon speaks version %d",
+                 get_u16(&r), (int)WIRE_VERSION);
+        return refuse(REASON_VERSION, s->text);
     case TRD_ELIMIT:
         return refuse(REASON_TOO_BIG, "a payload above its limit");
     default:
         return refuse(REASON_MALFORMED, "not a frame");
     }
+}
+
+/* A hello begins with its versions and features, whatever comes behind. */
+static struct verdict nothing_in_common(struct session *s,
+                                        const uint8_t *payload, uint32_t n)
+{
+    struct reader r = reader_of(payload, n);
+    unsigned least = get_u16(&r), most = get_u16(&r);
+    unsigned long required = (get_u32(&r), get_u32(&r));
+    if (least <= WIRE_VERSION && most >= WIRE_VERSION)
+        snprintf(s->text, sizeof s->text,
+                 "the client requires features 0x%lx, which this daemon has "
+                 "not",
+                 required);
+    else
+        snprintf(s->text, sizeof s->text,
+                 "the client speaks versions %u to %u, this daemon version %d",
+                 least, most, (int)WIRE_VERSION);
+    return refuse(REASON_VERSION, s->text);
 }
 
 static struct verdict on_hello(struct session *s, const struct frame *f,
@@ -52,8 +78,7 @@ static struct verdict on_hello(struct session *s, const struct frame *f,
     struct hello h;
     int rc = hello_get(payload, f->len, &h);
     if (rc == TRD_EVERSION)
-        return refuse(REASON_VERSION, "no version or feature in common; "
-                                      "this daemon speaks version 1");
+        return nothing_in_common(s, payload, f->len);
     if (rc)
         return refuse(REASON_MALFORMED, "a hello that does not hold");
     if (!place_run_ok(h.run.text, h.run.n))
@@ -172,21 +197,34 @@ static struct verdict on_bye(struct session *s, const struct frame *f)
     return just(DO_STORE);
 }
 
+struct verdict session_head(const struct session *s, const struct frame *f)
+{
+    switch (s->state) {
+    case SESSION_NEW:
+        return f->type == FRAME_HELLO
+                   ? just(0)
+                   : refuse(REASON_MALFORMED, "the hello must come first");
+    case SESSION_ASKED:
+        return refuse(REASON_MALFORMED, "a frame before the welcome");
+    case SESSION_LEAVING:
+        return refuse(REASON_MALFORMED, "a frame after the bye");
+    default:
+        return f->epoch == s->epoch
+                   ? just(0)
+                   : refuse(REASON_MALFORMED, "a frame of another stream");
+    }
+}
+
 struct verdict session_frame(struct session *s, const struct frame *f,
                              const uint8_t *payload, uint64_t now_ns)
 {
+    struct verdict v = session_head(s, f);
+    if (v.act)
+        return v;
     if (frame_check(f, payload))
         return refuse(REASON_CRC, "a payload's checksum does not hold");
     if (s->state == SESSION_NEW)
-        return f->type == FRAME_HELLO
-                   ? on_hello(s, f, payload)
-                   : refuse(REASON_MALFORMED, "the hello must come first");
-    if (s->state == SESSION_ASKED)
-        return refuse(REASON_MALFORMED, "a frame before the welcome");
-    if (s->state == SESSION_LEAVING)
-        return refuse(REASON_MALFORMED, "a frame after the bye");
-    if (f->epoch != s->epoch)
-        return refuse(REASON_MALFORMED, "a frame of another stream");
+        return on_hello(s, f, payload);
     switch (f->type) {
     case FRAME_DICT:
     case FRAME_DATA:

@@ -24,10 +24,13 @@
 #define APPLICATION_ID 1414677316
 
 enum {
-    PROGRESS_STEPS = 20000, /* between two looks at the clock */
+    PROGRESS_STEPS = 1000, /* between two looks at the clock */
     /* no single step of SQLite looks at the clock: what bounds it is how
      * much it can be given. The longest value of a run is 64 KiB */
-    VALUE_MAX_BYTES = 1024 * 1024
+    VALUE_MAX_BYTES = 1024 * 1024,
+    /* a question's; caches and sorting take less, but what a function
+     * gathers row by row may take any */
+    MEMORY_BYTES = 256 * 1024 * 1024
 };
 
 static uint64_t now_ns(void)
@@ -53,6 +56,11 @@ size_t ask_say(struct question *k, enum page_status status, const char *format,
 
 size_t ask_say_failed(struct question *k)
 {
+    if (sqlite3_errcode(k->db) == SQLITE_INTERRUPT && k->too_much)
+        return ask_say(k, PAGE_FAILED,
+                       "not answered with %d MiB of memory; ask for less, or "
+                       "open the file itself",
+                       (int)(MEMORY_BYTES >> 20));
     if (sqlite3_errcode(k->db) == SQLITE_INTERRUPT)
         return ask_say(
             k, PAGE_FAILED,
@@ -112,8 +120,10 @@ bool ask_page_is_full(const struct page_writer *p)
 
 int ask_progress(void *context)
 {
-    const struct question *k = context;
-    return atomic_load(k->a->stop) || now_ns() > k->deadline_ns;
+    struct question *k = context;
+    if (k->memory_most && sqlite3_memory_used() > k->memory_most)
+        k->too_much = true;
+    return atomic_load(k->a->stop) || now_ns() > k->deadline_ns || k->too_much;
 }
 
 static void path_of(const struct ask *a, const char *run, char out[PATH_MAX])
@@ -146,6 +156,12 @@ static bool connect_run(struct question *k, const char *path, const char *how)
                         NULL) != SQLITE_OK)
         return false;
     sqlite3_busy_timeout(k->db, 2000);
+    /* the run's log is the business of who writes it, see store_wal.c */
+    sqlite3_db_config(k->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    /* the file may be of anybody: what its views call is nothing but
+     * arithmetic, and nothing makes it other than it is */
+    sqlite3_db_config(k->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(k->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_limit(k->db, SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES);
     sqlite3_limit(k->db, SQLITE_LIMIT_ATTACHED, 0);
     sqlite3_progress_handler(k->db, PROGRESS_STEPS, ask_progress, k);
@@ -408,6 +424,7 @@ size_t store_ask(const struct ask *a, const struct query *q, uint8_t *out,
     struct question k = {.a = a, .q = q, .out = out, .cap = cap};
     size_t n;
 
+    k.memory_most = sqlite3_memory_used() + MEMORY_BYTES;
     k.deadline_ns = now_ns() + a->seconds * UINT64_C(1000000000);
     switch (q->verb) {
     case QUERY_RUNS:

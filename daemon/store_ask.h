@@ -16,6 +16,8 @@ struct question {
     sqlite3 *db;                /* the run's, when one is open */
     char run[TRD_MAX_RUN + 1];
     uint64_t deadline_ns;
+    sqlite3_int64 memory_most;  /* of all of SQLite; 0: any */
+    bool too_much;              /* that was the end of it */
     uint8_t *out;               /* the page */
     size_t cap;
     char message[ASK_MESSAGE_BYTES];
@@ -26,7 +28,7 @@ __attribute__((format(printf, 3, 4))) size_t
 ask_say(struct question *k, enum page_status status, const char *format, ...);
 /* A page about what SQLite said last. */
 size_t ask_say_failed(struct question *k);
-/* Non-zero: too late, or nobody waits. */
+/* Non-zero: too late, too much memory, or nobody waits. */
 int ask_progress(void *question);
 /* Opens the run that the question names. 0, or the length of a page that
  * says why not. */

@@ -5,12 +5,18 @@
  * call of a function is one. Its own instr(), replace() and trim() compare
  * at each place of one text with all of the other: with texts as long as
  * they may be that takes minutes. These give the same results in time that
- * grows with the sum, or, for trim(), take few characters only. */
+ * grows with the sum, or, for trim() and printf(), take little only. */
 #include "daemon/store_ask.h"
 
 #include <stdlib.h>
 
-enum { TRIM_MAX_BYTES = 256, TRIM_LEFT = 1, TRIM_RIGHT = 2 };
+enum {
+    TRIM_MAX_BYTES = 256,
+    TRIM_LEFT = 1,
+    TRIM_RIGHT = 2,
+    PRINT_MAX_WIDTH = 1000,
+    PRINT_MAX_ARGUMENTS = 32
+};
 
 struct text {
     const char *at;
@@ -161,6 +167,103 @@ static void func_trim(sqlite3_context *c, int n, sqlite3_value **v)
     sqlite3_result_text64(c, x.at, x.n, SQLITE_TRANSIENT, SQLITE_UTF8);
 }
 
+/* ---- printf ---- */
+
+/* SQLite's own, asked through a connection that has nothing else. */
+struct printer {
+    sqlite3 *db;
+    sqlite3_stmt *with[PRINT_MAX_ARGUMENTS + 1]; /* so many arguments */
+};
+
+static void printer_free(void *data)
+{
+    struct printer *p = data;
+    for (size_t i = 0; i <= PRINT_MAX_ARGUMENTS; i++)
+        sqlite3_finalize(p->with[i]);
+    sqlite3_close(p->db);
+    free(p);
+}
+
+/* Writes a character as often as it is told, one at a time: not too often. */
+static bool is_wide(struct text format)
+{
+    unsigned number = 0;
+    bool within = false; /* a conversion, before its letter */
+    for (size_t i = 0; i < format.n; i++) {
+        char c = format.at[i];
+        if (c == '%')
+            within = !within;
+        else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+            within = false;
+        number = within && c >= '0' && c <= '9'
+                     ? 10 * number + (unsigned)(c - '0')
+                     : 0;
+        if ((within && c == '*') || number > PRINT_MAX_WIDTH)
+            return true;
+    }
+    return false;
+}
+
+static sqlite3_stmt *print_with(struct printer *p, int n)
+{
+    char sql[32 + 2 * PRINT_MAX_ARGUMENTS] = "SELECT printf(?";
+    if (!p->db && sqlite3_open_v2(":memory:", &p->db,
+                                  SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
+                                  NULL) != SQLITE_OK)
+        return NULL;
+    for (int i = 1; i < n; i++)
+        strcat(sql, ",?");
+    strcat(sql, ")");
+    if (!p->with[n] &&
+        sqlite3_prepare_v2(p->db, sql, -1, &p->with[n], NULL) != SQLITE_OK)
+        return NULL;
+    return p->with[n];
+}
+
+/* printf(FORMAT, ...), of which format() is another name. */
+static void func_printf(sqlite3_context *c, int n, sqlite3_value **v)
+{
+    struct printer *p = sqlite3_user_data(c);
+    struct text format;
+    sqlite3_stmt *s;
+
+    if (n < 1)
+        return;
+    format = text_of(v[0], false);
+    if (n > PRINT_MAX_ARGUMENTS || is_wide(format)) {
+        sqlite3_result_error(c, "too wide, or too much to print", -1);
+        return;
+    }
+    s = print_with(p, n);
+    for (int i = 0; s && i < n; i++)
+        sqlite3_bind_value(s, i + 1, v[i]);
+    if (s && sqlite3_step(s) == SQLITE_ROW)
+        sqlite3_result_value(c, sqlite3_column_value(s, 0));
+    else
+        sqlite3_result_error_nomem(c);
+    if (s) {
+        sqlite3_reset(s);
+        sqlite3_clear_bindings(s);
+    }
+}
+
+static int add_printf(sqlite3 *db)
+{
+    static const char *const names[] = {"printf", "format"};
+    int rc = SQLITE_OK;
+    for (size_t i = 0; rc == SQLITE_OK && i < 2; i++) {
+        struct printer *p = calloc(1, sizeof *p);
+        if (!p)
+            return SQLITE_NOMEM;
+        /* it frees p, too, where it fails */
+        rc = sqlite3_create_function_v2(
+            db, names[i], -1,
+            SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS, p,
+            func_printf, NULL, NULL, printer_free);
+    }
+    return rc;
+}
+
 int ask_functions(sqlite3 *db)
 {
     static const int left = TRIM_LEFT, right = TRIM_RIGHT,
@@ -181,5 +284,5 @@ int ask_functions(sqlite3 *db)
             db, all[i].name, all[i].arguments,
             SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS,
             (void *)(uintptr_t)all[i].data, all[i].call, NULL, NULL, NULL);
-    return rc;
+    return rc == SQLITE_OK ? add_printf(db) : rc;
 }

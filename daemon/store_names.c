@@ -63,6 +63,7 @@ static int known_read(const char *path, struct known *k, bool *ours)
     enum content content = CONTENT_FOREIGN;
     sqlite3 *db = NULL;
     int rc = file_connect(path, &db);
+    wal_keep(db, true);
     if (rc == SQLITE_OK)
         rc = file_look_at(db, &content);
     *ours = content != CONTENT_FOREIGN;

@@ -255,6 +255,34 @@ static int set_up(struct run *r)
     return rc;
 }
 
+/* The first runs of version 1 know nothing of what a full journal means. */
+static int add_policy(struct run *r)
+{
+    const char *view = strstr(schema_sql, "CREATE VIEW v_run AS");
+    const char *end = view ? strchr(view, ';') : NULL;
+    char sql[2048];
+    int64_t there = 1;
+    int rc = get_int(r->db,
+                     "SELECT count(*) FROM pragma_table_info('stream') "
+                     "WHERE name = 'spool_bytes'",
+                     &there);
+    if (rc != SQLITE_OK || there || !end)
+        return rc;
+    snprintf(sql, sizeof sql,
+             "BEGIN IMMEDIATE;"
+             "ALTER TABLE stream ADD COLUMN"
+             " block_ms INTEGER NOT NULL DEFAULT 0;"
+             "ALTER TABLE stream ADD COLUMN"
+             " spool_bytes INTEGER NOT NULL DEFAULT 0;"
+             "DROP VIEW v_run;%.*s;COMMIT",
+             (int)(end - view), view);
+    rc = sqlite3_exec(r->db, sql, NULL, NULL, NULL);
+    if (rc != SQLITE_OK)
+        sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+    r->unsafe = true;
+    return rc;
+}
+
 static int prepare_all(struct run *r)
 {
     int rc = SQLITE_OK;
@@ -262,18 +290,6 @@ static int prepare_all(struct run *r)
         rc = sqlite3_prepare_v3(r->db, statement_sql[i], -1,
                                 SQLITE_PREPARE_PERSISTENT, &r->statement[i],
                                 NULL);
-    return rc;
-}
-
-/* Everything of the file that an earlier process committed becomes durable
- * before a mark of it is told to anybody. */
-static int sync_leftover(struct run *r)
-{
-    sqlite3_file *wal = NULL;
-    int rc =
-        sqlite3_file_control(r->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &wal);
-    if (rc == SQLITE_OK && wal && wal->pMethods)
-        rc = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
     return rc;
 }
 
@@ -318,7 +334,9 @@ static int make_file(struct run *r, struct slice job)
     unlink_beside(r, "-shm");
     if (rename(fresh, r->path) != 0)
         return SQLITE_CANTOPEN;
-    return file_connect(r->path, &r->db);
+    rc = file_connect(r->path, &r->db);
+    wal_keep(r->db, true);
+    return rc;
 }
 
 static int open_db(struct run *r, struct slice job)
@@ -328,6 +346,7 @@ static int open_db(struct run *r, struct slice job)
     int rc = SQLITE_OK;
     if (lstat(r->path, &st) == 0) {
         rc = file_connect(r->path, &r->db);
+        wal_keep(r->db, true);
         if (rc == SQLITE_OK)
             rc = file_look_at(r->db, &content);
     }
@@ -344,7 +363,7 @@ static int open_db(struct run *r, struct slice job)
     if (rc == SQLITE_OK)
         rc = read_facts(r);
     if (rc == SQLITE_OK)
-        rc = sync_leftover(r);
+        rc = add_policy(r);
     if (rc == SQLITE_OK)
         rc = prepare_all(r);
     if (rc == SQLITE_OK)
@@ -435,6 +454,7 @@ void run_close(struct run *r)
 {
     detach(r);
     drop_streams(r);
+    wal_close(r);
     close_db(r);
     log_info("run_close", "run=%s", r->name);
     free(r->rows);
@@ -505,6 +525,8 @@ void run_fail(struct run *r, int code, const char *what)
         store_failed(r->store, sqlite3_errstr(code));
     if (!sqlite3_get_autocommit(r->db))
         sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+    if ((code & 0xff) == SQLITE_IOERR) /* it may be that of a sync */
+        wal_keep(r->db, true);
     run_close(r);
     if (file_is_damage(code))
         file_put_aside(path);

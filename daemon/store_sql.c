@@ -18,7 +18,8 @@ static int authorize(void *context, int action, const char *first,
         "table_info", "table_xinfo",  "table_list",    "index_list",
         "index_info", "user_version", "application_id"};
     /* json_patch: looks through one object for each member of the other */
-    static const char *const denied[] = {"load_extension", "json_patch"};
+    static const char *const denied[] = {"load_extension", "json_patch",
+                                         "fts3_tokenizer"};
     (void)context;
     (void)db;
     (void)trigger;

@@ -5,7 +5,8 @@
  * the rows it stands for, so every record is there exactly once whatever is
  * killed when. A mark is published only after COMMIT, and as durable only
  * after the WAL was synced. WAL and synchronous=NORMAL do not sync on
- * commit; sync() does what FULL would, for all commits so far at once.
+ * commit; sync() does what FULL would, for all commits so far at once. After
+ * a sync that failed, a run is closed and its log is settled (store_wal.c).
  * A run that another program has locked waits and holds up no other. */
 #include "daemon/store_sqlite.h"
 
@@ -53,8 +54,14 @@ int run_begin(struct run *r)
     if (r->open_transaction)
         return SQLITE_OK;
     rc = run_step(r, SQL_BEGIN);
-    r->open_transaction = rc == SQLITE_OK;
     POINT(transaction_begun);
+    if (rc == SQLITE_OK && !r->settled) {
+        rc = wal_settle(r->db, r->path);
+        r->settled = rc == SQLITE_OK;
+        if (rc != SQLITE_OK)
+            sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+    }
+    r->open_transaction = rc == SQLITE_OK;
     return rc;
 }
 
@@ -258,11 +265,17 @@ static bool store_sqlite_ready(struct store *s, struct store_stream *shared,
 {
     struct stream *t = (struct stream *)shared;
     struct run *r = t->run;
+    int rc;
     (void)s;
     if (!r)
         return true;
-    if (writes && !r->locked && wal_holds(r))
-        r->locked = true;
+    if (writes && !r->locked) {
+        rc = wal_holds(r, &r->locked);
+        if (rc != SQLITE_OK) {
+            run_fail(r, rc, "checkpoint");
+            return true;
+        }
+    }
     if (!writes ? !r->locked : run_ready(r))
         return true;
     if (r->wal_wait_ns)
@@ -436,7 +449,6 @@ static void committed(struct run *r, size_t rows)
         atomic_fetch_add(&c->losses, r->fresh_losses[i]);
         r->fresh_losses[i] = 0;
     }
-    wal_committed(r);
 }
 
 static void commit_run(struct run *r)
@@ -450,10 +462,14 @@ static void commit_run(struct run *r)
     if (rc == SQLITE_OK)
         rc = run_step(r, SQL_COMMIT);
     POINT(committed);
-    if (rc != SQLITE_OK)
+    if (rc != SQLITE_OK) {
         run_fail(r, rc, "commit");
-    else
-        committed(r, rows);
+        return;
+    }
+    committed(r, rows);
+    rc = wal_committed(r);
+    if (rc != SQLITE_OK)
+        run_fail(r, rc, "checkpoint");
 }
 
 static void store_sqlite_commit(struct store *s)

@@ -83,6 +83,7 @@ struct run {
     struct stream *streams;
     unsigned connected;    /* streams with marks */
     bool open_transaction;
+    bool settled;          /* wal_settle() was done */
     bool locked;           /* by another program; not tried until unlock() */
     uint64_t locked_ns;    /* since when, as far as it is */
     uint64_t busy_ns;      /* when it was found locked last */
@@ -143,11 +144,20 @@ bool file_is_damage(int code);
 void file_put_aside(const char *path);
 
 /* The log of a run: from its opening, after each commit, before each
- * transaction (true: not yet, ask again later), once a second. */
+ * transaction (*holds: not yet, ask again later), once a second. SQLite
+ * codes, of syncs alone. */
 void wal_open(struct run *r);
-void wal_committed(struct run *r);
-bool wal_holds(struct run *r);
+int wal_committed(struct run *r);
+int wal_holds(struct run *r, bool *holds);
 void wal_measure(struct store *s);
+/* Makes what an earlier connection left in the log durable, and the names of
+ * the files. In a transaction that may write. */
+int wal_settle(sqlite3 *db, const char *path);
+/* Copies what can be copied, also where somebody reads the run still. */
+void wal_close(struct run *r);
+/* Whether the last connection that closes leaves the log as it is: until it
+ * is settled, it must. */
+void wal_keep(sqlite3 *db, bool keep);
 
 /* Runs a prepared statement to its end and resets it. A SQLite code. */
 int run_step(struct run *r, enum statement s);

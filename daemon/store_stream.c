@@ -115,7 +115,8 @@ static int stream_insert(struct run *r, const struct store_hello *sh,
         r,
         "INSERT INTO stream(id, attempt, rank, epoch, world, pid, start_time,"
         " boot_id, host, uid, client, real_ns, mono_ns, info, seq, dict_n,"
-        " state) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,'open')",
+        " state, block_ms, spool_bytes)"
+        " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,0,0,'open',?,?)",
         &q);
     if (rc != SQLITE_OK)
         return rc;
@@ -134,6 +135,8 @@ static int stream_insert(struct run *r, const struct store_hello *sh,
     sqlite3_bind_int64(q, 12, (sqlite3_int64)h->real_ns);
     sqlite3_bind_int64(q, 13, (sqlite3_int64)h->mono_ns);
     bind_slice(q, 14, h->info);
+    sqlite3_bind_int64(q, 15, h->block_ms);
+    sqlite3_bind_int64(q, 16, (sqlite3_int64)h->spool_bytes);
     rc = sqlite3_step(q);
     sqlite3_finalize(q);
     return rc == SQLITE_DONE ? SQLITE_OK : rc;

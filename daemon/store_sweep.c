@@ -1,4 +1,5 @@
-/* Streams that an earlier daemon left open and whose processes are gone.
+/* What an earlier daemon left: streams that are open and whose processes are
+ * gone, and files that it was making when it was killed.
  * Writer thread. A few files a second, so that a start with thousands of
  * runs is as quick as any; a run that is in use is left out, for its streams
  * are looked after by those who speak for them. A file that is locked has
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FILES_AT_ONCE = 4, FILES_MAX = 100000 };
 
@@ -26,14 +28,39 @@ static void add(struct store *s, const char *file)
         s->sweep_n++;
 }
 
+/* A run that was not yet called one, or a self-test: only one daemon is in
+ * the directory, so nobody is at work on it. */
+static bool is_unfinished(const char *file)
+{
+    static const char *const ends[] = {"", "-journal", "-wal", "-shm"};
+    const char *at = strstr(file, ".db.new");
+    if (strncmp(file, ".selftest-", 10) == 0)
+        return true;
+    for (size_t i = 0; at && i < sizeof ends / sizeof *ends; i++) {
+        if (strcmp(at + 7, ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void remove_file(struct store *s, const char *file)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", s->data, file) < PATH_MAX &&
+        unlink(path) == 0)
+        log_info("removed", "file=\"%s\" why=\"never finished\"", path);
+}
+
 void sweep_open(struct store *s)
 {
     struct dirent *e;
     DIR *d = opendir(s->data);
     while (d && (e = readdir(d)) && s->sweep_n < FILES_MAX) {
         size_t n = strlen(e->d_name);
-        if (n > 3 && strcmp(e->d_name + n - 3, ".db") == 0 &&
-            e->d_name[0] != '.')
+        if (is_unfinished(e->d_name))
+            remove_file(s, e->d_name);
+        else if (n > 3 && strcmp(e->d_name + n - 3, ".db") == 0 &&
+                 e->d_name[0] != '.')
             add(s, e->d_name);
     }
     if (d)
@@ -76,7 +103,7 @@ static int set_dead(sqlite3 *db, int64_t id)
     return sqlite3_exec(db, sql, NULL, NULL, NULL);
 }
 
-static int sweep_db(sqlite3 *db, unsigned *n)
+static int set_dead_all(sqlite3 *db, unsigned *n)
 {
     sqlite3_stmt *q = NULL;
     int rc = sqlite3_prepare_v2(db,
@@ -91,6 +118,18 @@ static int sweep_db(sqlite3 *db, unsigned *n)
         *n += rc == SQLITE_OK;
     }
     sqlite3_finalize(q);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+static int sweep_db(sqlite3 *db, const char *path, unsigned *n)
+{
+    int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = wal_settle(db, path);
+    if (rc == SQLITE_OK)
+        rc = set_dead_all(db, n);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
     return rc;
 }
 
@@ -119,10 +158,11 @@ static bool sweep_file(struct store *s, const char *file)
     /* a file that cannot be read is the business of whoever asks for it */
     rc = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX,
                          NULL);
+    wal_keep(db, true);
     if (rc == SQLITE_OK)
         rc = file_look_at(db, &content);
     if (rc == SQLITE_OK && content == CONTENT_OURS)
-        rc = sweep_db(db, &n);
+        rc = sweep_db(db, path, &n);
     sqlite3_close(db);
     if (n)
         log_info("sweep", "file=\"%s\" dead=%u", file, n);

@@ -80,7 +80,8 @@ int hello_put(const struct hello *h, void *out, size_t cap, size_t *n)
 {
     if (h->run.n > TRD_MAX_RUN || h->job.n > WIRE_STRING_MAX ||
         h->host.n > WIRE_STRING_MAX || h->client.n > WIRE_STRING_MAX ||
-        h->journal.n > WIRE_STRING_MAX || h->info.n > WIRE_INFO_MAX)
+        h->journal.n > WIRE_STRING_MAX || h->info.n > WIRE_INFO_MAX ||
+        h->spool.n > WIRE_STRING_MAX)
         return TRD_ELIMIT;
     struct writer w = writer_of(out, cap);
     put_u16(&w, h->version_min);
@@ -106,6 +107,11 @@ int hello_put(const struct hello *h, void *out, size_t cap, size_t *n)
     put_string(&w, h->journal.text, h->journal.n);
     put_u32(&w, (uint32_t)h->info.n);
     put_bytes(&w, h->info.text, h->info.n);
+    if (h->spool.n || h->block_ms || h->spool_bytes) {
+        put_string(&w, h->spool.text, h->spool.n);
+        put_u32(&w, h->block_ms);
+        put_u64(&w, h->spool_bytes);
+    }
     return written(&w, out, n);
 }
 
@@ -143,12 +149,19 @@ int hello_get(const void *payload, size_t n, struct hello *out)
     h.client = get_string(&r, WIRE_STRING_MAX);
     h.journal = get_string(&r, WIRE_STRING_MAX);
     h.info = get_info(&r);
+    h.spool = slice_of("");
+    if (!r.bad && reader_left(&r)) {
+        h.spool = get_string(&r, WIRE_STRING_MAX);
+        h.block_ms = get_u32(&r);
+        h.spool_bytes = get_u64(&r);
+    }
     if (r.bad)
         return TRD_ETRUNC;
     if (h.rank >= RANK_LIMIT || h.attempt >= ATTEMPT_LIMIT ||
         h.dict_n > DICT_MAX_ENTRIES || h.real_ns > INT64_MAX / 2 ||
         h.mono_ns > INT64_MAX || h.first_seq == 0 ||
-        h.first_seq > INT64_MAX || h.last_seq > INT64_MAX)
+        h.first_seq > INT64_MAX || h.last_seq > INT64_MAX ||
+        h.spool_bytes > INT64_MAX)
         return TRD_EINVAL;
     *out = h;
     return 0;

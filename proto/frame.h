@@ -49,6 +49,10 @@ struct hello {
     struct slice run, job, host, client; /* client: its version as text */
     struct slice journal;   /* file name in the directory, "" for none */
     struct slice info;      /* JSON object or "" */
+    /* What a client does when its journal is full; older ones do not say. */
+    struct slice spool;     /* path of the file, "" for none */
+    uint32_t block_ms;      /* it waits so long for room */
+    uint64_t spool_bytes;   /* the file's limit, 0 for none */
 };
 int hello_put(const struct hello *h, void *out, size_t cap, size_t *n);
 int hello_get(const void *payload, size_t n, struct hello *out);

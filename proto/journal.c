@@ -9,7 +9,8 @@ enum {
     HEAD_CRC_AT = 12,      /* over the rest of the head, this field zero */
     HEAD_BYTES = 128,
     STATE_CRC_AT = 8,
-    STATE_BYTES = 256
+    STATE_BYTES = 256,
+    SEARCH_TIMES = 8 /* of a damaged segment, that often its size is read */
 };
 #define SEGMENT_MAGIC UINT32_C(0x47455354) /* "TSEG" */
 
@@ -209,6 +210,8 @@ void journal_walk_init(struct journal_walk *w, const uint8_t *image,
     w->ring_bytes = h->ring_bytes;
     w->start = w->pos = s->durable_pos;
     w->seq = s->durable_seq + 1;
+    w->searched = UINT64_MAX;
+    w->left = 0;
 }
 
 /* Bytes from pos to the end of its segment. */
@@ -222,6 +225,11 @@ static bool inside(const struct journal_walk *w, uint64_t pos)
     return pos - w->start < w->ring_bytes;
 }
 
+static bool is_kind(uint32_t kind)
+{
+    return kind == ENTRY_RECORD || kind == ENTRY_LOSS || kind == ENTRY_PAD;
+}
+
 /* The entry at pos if it is whole and belongs to seq or a later record
  * within what a ring can hold. *ahead is how many records lie between. */
 static bool entry_at(const struct journal_walk *w, uint64_t pos,
@@ -232,24 +240,44 @@ static bool entry_at(const struct journal_walk *w, uint64_t pos,
         return false;
     if (!(at[0] | at[1] | at[2])) /* no length: free space, most of a ring */
         return false;
-    if (entry_get(at, (size_t)segment_left(pos), out))
-        return false;
-    if (out->kind != ENTRY_RECORD && out->kind != ENTRY_LOSS &&
-        out->kind != ENTRY_PAD)
+    if (!is_kind(at[3]) || entry_get(at, (size_t)segment_left(pos), out))
         return false;
     *ahead = out->number - (uint32_t)w->seq;
     return *ahead < w->ring_bytes / ENTRY_HEADER_BYTES;
 }
 
-/* Looks for the next readable record behind pos. */
-static bool resume(const struct journal_walk *w, uint64_t pos, uint64_t *found,
+/* What looking at an entry costs: its bytes, if it is not seen at once that
+ * it is none. */
+static uint64_t entry_cost(const struct journal_walk *w, uint64_t pos)
+{
+    struct reader r = reader_of(w->ring + pos % w->ring_bytes, 4);
+    uint32_t word = get_u32(&r), n = word & 0xffffff;
+    return is_kind(word >> 24) && n <= ENTRY_MAX_BYTES ? n : 0;
+}
+
+/* Looks for the next readable record behind pos. Bytes that were made to look
+ * like entries everywhere would be read again for each: of a segment no more
+ * is looked at than some times its size, and then the next one's turn comes. */
+static bool resume(struct journal_walk *w, uint64_t pos, uint64_t *found,
                    struct entry *out, uint32_t *ahead)
 {
-    for (pos += 8; inside(w, pos); pos += 8)
+    for (pos += 8; inside(w, pos); pos += 8) {
+        uint64_t segment = pos / JOURNAL_SEGMENT, cost;
+        if (segment != w->searched) {
+            w->searched = segment;
+            w->left = SEARCH_TIMES * JOURNAL_SEGMENT;
+        }
+        cost = segment_left(pos) < ENTRY_HEADER_BYTES ? 0 : entry_cost(w, pos);
+        if (cost > w->left) {
+            pos += segment_left(pos) - 8;
+            continue;
+        }
+        w->left -= cost;
         if (entry_at(w, pos, out, ahead) && out->kind != ENTRY_PAD) {
             *found = pos;
             return true;
         }
+    }
     return false;
 }
 

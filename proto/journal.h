@@ -96,6 +96,7 @@ struct journal_walk {
     uint64_t start; /* position the walk began at */
     uint64_t pos;
     uint64_t seq;   /* of the next record */
+    uint64_t searched, left; /* segment behind damage, bytes to look at in it */
 };
 void journal_walk_init(struct journal_walk *w, const uint8_t *image,
                        const struct journal_head *h,

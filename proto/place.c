@@ -50,6 +50,33 @@ int place_dir(const struct place_env *env, unsigned i, char *out, size_t cap,
     return 0;
 }
 
+int place_data(const struct place_env *env, unsigned i, char *out, size_t cap,
+               int *shared)
+{
+    int n = -1;
+    *shared = 0;
+    if (given(env->tracerd_data)) {
+        if (i == 0)
+            n = snprintf(out, cap, "%s", env->tracerd_data);
+    } else {
+        int state = given(env->xdg_state_home) && *env->xdg_state_home == '/';
+        int home = given(env->home) && *env->home == '/';
+        unsigned k = state || home ? i : i + 1;
+        *shared = k > 0;
+        if (k == 0 && state)
+            n = snprintf(out, cap, "%s/tracerd", env->xdg_state_home);
+        else if (k == 0)
+            n = snprintf(out, cap, "%s/.local/state/tracerd", env->home);
+        else if (k == 1)
+            n = snprintf(out, cap, "/var/tmp/tracerd-%lu", env->uid);
+        else if (k == 2)
+            n = snprintf(out, cap, "/tmp/tracerd-%lu-runs", env->uid);
+    }
+    if (n < 0)
+        return TRD_ENOTFOUND;
+    return (size_t)n < cap ? 0 : TRD_ELIMIT;
+}
+
 int place_socket(const char *dir, const char *name, char *out, size_t cap)
 {
     int n = snprintf(out, cap, "%s/%s", dir, name);

@@ -14,15 +14,25 @@ struct place_env {
     const char *tracerd_dir;     /* TRACERD_DIR */
     const char *xdg_runtime_dir; /* XDG_RUNTIME_DIR */
     unsigned long uid;           /* effective */
+    /* for the runs */
+    const char *tracerd_data;    /* TRACERD_DATA */
+    const char *xdg_state_home;  /* XDG_STATE_HOME */
+    const char *home;            /* HOME, where there is such a directory */
 };
 
 /* The candidates for the directory, best first: i = 0, 1, ...; the first
- * whose parent exists and may be written is taken (an explicit directory,
- * i.e. TRACERD_DIR, is the only candidate). *parent_n is the length of the
- * parent's path in out. 0, TRD_ENOTFOUND behind the last candidate, or
- * TRD_ELIMIT when cap is too small. */
+ * that is there, or whose parent may be written, is taken (an explicit
+ * directory, i.e. TRACERD_DIR, is the only candidate). *parent_n is the
+ * length of the parent's path in out. 0, TRD_ENOTFOUND behind the last
+ * candidate, or TRD_ELIMIT when cap is too small. */
 int place_dir(const struct place_env *env, unsigned i, char *out, size_t cap,
               size_t *parent_n);
+
+/* The same for the directory of the runs: TRACERD_DATA alone, else one below
+ * the user's, and for users without a home that can be written those with
+ * the uid in their names, in directories that all share: *shared. */
+int place_data(const struct place_env *env, unsigned i, char *out, size_t cap,
+               int *shared);
 
 /* dir and name joined; TRD_EPATH when over SOCKET_PATH_MAX bytes or cap. */
 int place_socket(const char *dir, const char *name, char *out, size_t cap);

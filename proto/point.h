@@ -30,6 +30,10 @@
     X(state_published)                                                        \
     X(ring_zeroed)                                                            \
     X(ring_freed)                                                             \
+    X(spool_made)                                                             \
+    X(spool_written)                                                          \
+    X(spool_freed)                                                            \
+    X(spool_removed)                                                          \
     X(closing)                                                                \
     X(journal_unlinked)                                                       \
     /* daemon: a frame into the store */                                      \
@@ -49,6 +53,7 @@
     X(run_closed)                                                             \
     X(reserve_written)                                                        \
     X(journal_adopted)                                                        \
+    X(spool_cleared)                                                          \
     X(journal_removed)
 
 enum point {

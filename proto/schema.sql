@@ -37,7 +37,11 @@ CREATE TABLE stream(
     iteration   INTEGER NOT NULL DEFAULT 0, -- the largest of its records
     last_ns     INTEGER NOT NULL DEFAULT 0, -- the largest t_ns of them
     dict_n      INTEGER NOT NULL,        -- dictionary entries stored
-    state       TEXT NOT NULL            -- open, ended, dead, imported
+    state       TEXT NOT NULL,           -- open, ended, dead, imported
+    -- what the process did when its journal was full; the first runs of
+    -- version 1 did not have these columns
+    block_ms    INTEGER NOT NULL DEFAULT 0, -- it waited so long for room
+    spool_bytes INTEGER NOT NULL DEFAULT 0  -- limit of its spool, 0 for none
 );
 
 -- The n-th instance of a class, counted per rank in module order.
@@ -405,7 +409,7 @@ SELECT (SELECT value FROM meta WHERE key = 'name') AS name,
     s.seq - CAST((SELECT total(l.last - l.seq + 1) FROM loss l
                   WHERE l.stream = s.id) AS INTEGER) AS records,
     CAST((SELECT total(count) FROM loss l WHERE l.stream = s.id) AS INTEGER)
-        AS lost, s.info, s.id AS stream
+        AS lost, s.info, s.id AS stream, s.block_ms, s.spool_bytes
 FROM stream s;
 
 CREATE VIEW v_loss AS

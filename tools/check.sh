@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what is needed, builds with gcc and clang, runs every test, also
 # under sanitizers; ends with "N passed, N failed".
-# usage: sh tools/check.sh [--quick]    --quick: one build, no sanitizers
+# usage: sh tools/check.sh [--quick]    --quick: one build, no sanitizers, no
+# fuzzing. FUZZ_SECONDS: for each fuzz target, 20 if not said.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/setup.sh
@@ -9,7 +10,8 @@ quick=
 [ "${1:-}" != --quick ] || quick=1
 
 # shellcheck disable=SC2086
-setup_packages $packages libcmocka-dev clang libclang-rt-14-dev locales
+setup_packages $packages libcmocka-dev clang libclang-rt-14-dev locales \
+    procps strace util-linux valgrind
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
     mesonpy=meson-python pytest=pytest
 
@@ -18,7 +20,7 @@ status=0
 logs=
 broken=
 
-# one_build NAME SUITES [OPTION...]
+# one_build NAME SUITES [OPTION...]; targets: of ninja, all when empty
 one_build() {
     name=$1 suites=$2
     shift 2
@@ -28,12 +30,16 @@ one_build() {
         return 0
     }
     # shellcheck disable=SC2086
-    $meson test -C "$name" --no-rebuild --print-errorlogs -t 4 $suites ||
-        status=1
+    TRD_FAULTS_ALL=$all_faults $meson test -C "$name" --no-rebuild \
+        --print-errorlogs -t 4 $suites || status=1
     logs="$logs $name/meson-logs/testlog.json"
 }
 
+targets=
+# this one runs all there is: no fault may be missing in its table
+all_faults=1
 one_build build-check "" --werror
+all_faults=0
 if [ -z "$quick" ]; then
     # the storms of suite fault take minutes, and longer under sanitizers
     c_suites="--no-suite python --no-suite fault"
@@ -43,6 +49,12 @@ if [ -z "$quick" ]; then
     one_build build-asan "$c_suites" -Dpython=false \
         -Db_sanitize=address,undefined
     one_build build-tsan "$c_suites" -Dpython=false -Db_sanitize=thread
+    targets=fuzzers
+    cc=clang one_build build-fuzz "--suite fuzzing" -Dfuzz=true \
+        -Dpython=false -Dcuda=disabled -Db_lundef=false \
+        -Dc_args=-fsanitize=fuzzer-no-link \
+        -Dc_link_args=-fsanitize=fuzzer-no-link \
+        -Db_sanitize=address,undefined
 fi
 # shellcheck disable=SC2086
 .venv/bin/python tests/count.py $logs $broken || status=1

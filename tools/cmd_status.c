@@ -1,5 +1,6 @@
 /* tracectl status: key and value of the daemon and its clients, or of the
- * files. Losses, and what the daemon calls a problem, make it end with 1.
+ * files. What the daemon calls a problem makes it end with 1, and so do losses
+ * since the daemon's start, of files those of runs that somebody still writes.
  *
  * The daemon tells of a client in one value of words, "run=r rank=0 ...".
  * Text shows the clients as a table; json and csv have a row for each word,
@@ -40,6 +41,7 @@ struct taken {
     struct streams runs;  /* names of those that somebody writes */
     struct streams kept;  /* of a table for eyes */
     size_t streams_n;
+    int over; /* the rows are of a file's run that nobody writes */
     int unhealthy;
 };
 
@@ -53,6 +55,16 @@ static int is_loss(struct slice key)
             return 1;
     }
     return 0;
+}
+
+/* "run.x.open" of a file: how many of the run's processes may be at work. */
+static int is_open(struct slice key)
+{
+    static const char head[] = "run.", tail[] = ".open";
+    size_t n = sizeof tail - 1;
+    return key.n > n + sizeof head - 1 &&
+           memcmp(key.text, head, sizeof head - 1) == 0 &&
+           memcmp(key.text + key.n - n, tail, n) == 0;
 }
 
 static int is(struct slice s, const char *word)
@@ -234,12 +246,19 @@ static void put_stream(struct out *o, const char *dir, size_t number,
 
 /* ---- the rows ---- */
 
-/* For eyes: a moment as a local time, under its name without "_ns". */
+/* For eyes: a moment as a local time, under its name without "_ns"; what is
+ * zero is left out, where that is as it should be. */
 static void print_row(struct out *o, const struct cell *cells)
 {
+    static const char *const always[] = {"clients", "records", "lost"};
     struct cell row[2] = {cells[0], cells[1]};
     char text[OUT_TIME_MAX];
-    size_t n = row[0].s.n;
+    size_t n = row[0].s.n, i = 0;
+    while (i < sizeof always / sizeof *always && !is(row[0].s, always[i]))
+        i++;
+    if (row[1].type == CELL_INT && row[1].i == 0 &&
+        i == sizeof always / sizeof *always)
+        return;
     if (n > 3 && memcmp(row[0].s.text + n - 3, "_ns", 3) == 0 &&
         row[1].type == CELL_INT && row[1].i > 0) {
         row[0].s.n -= 3;
@@ -315,8 +334,11 @@ static int take_rows(struct source *s, struct out *o, struct taken *k)
             print_row(o, cells);
         else
             out_row(o, cells);
-        if (is(key, "problem") || (is_loss(key) && cells[1].type == CELL_INT &&
-                                   cells[1].i > 0))
+        if (is_open(key))
+            k->over = cells[1].type == CELL_INT && cells[1].i == 0;
+        if (is(key, "problem") ||
+            (is_loss(key) && !k->over && cells[1].type == CELL_INT &&
+             cells[1].i > 0))
             k->unhealthy = 1;
     }
     return got < 0 ? -got : CTL_FOUND;

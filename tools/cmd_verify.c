@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "proto/journal.h"
+#include "proto/spool.h"
 #include "proto/place.h"
 #include "tools/run_file.h"
 #include "tools/source.h"
@@ -58,10 +59,12 @@ void verify_cannot(struct verify *v, int code, const char *kind,
     put_row(v, kind, 0, why);
 }
 
+/* A spool is checked as a journal is. */
 static int is_journal(const char *path)
 {
     const char *name = strrchr(path, '/');
-    return strstr(name ? name : path, JOURNAL_SUFFIX) != NULL;
+    name = name ? name : path;
+    return strstr(name, JOURNAL_SUFFIX) || strstr(name, SPOOL_SUFFIX);
 }
 
 static void check_file(struct verify *v, const char *path)
@@ -91,7 +94,8 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 static int is_stored(const struct dirent *e)
 {
     return ends_with(e->d_name, ".db") ||
-           ends_with(e->d_name, JOURNAL_SUFFIX);
+           ends_with(e->d_name, JOURNAL_SUFFIX) ||
+           ends_with(e->d_name, SPOOL_SUFFIX);
 }
 
 static int check_dir(struct verify *v, const char *dir)

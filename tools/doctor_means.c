@@ -1,4 +1,5 @@
 /* The doctor's look at room, limits, Python and the GPU's half. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,6 +115,16 @@ static int last_line(const char *shell, char out[LINE_BYTES])
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+/* As the client would load it; else dlerror() tells why not. */
+static int loads(const char *library)
+{
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return 0;
+    dlclose(handle);
+    return 1;
+}
+
 static void look_at_gpu(struct doctor *d, const char *module_dir)
 {
     static const char name[] = "libtracerd_cuda.so.0";
@@ -123,12 +134,21 @@ static void look_at_gpu(struct doctor *d, const char *module_dir)
         SAY(d, "gpu", OK, "", "no CUDA device here");
         return;
     }
+    if (!loads("libcuda.so.1")) {
+        SAY(d, "gpu", NOTE,
+            "install the driver's libraries (docker run --gpus all)",
+            "a CUDA device, but its driver cannot be loaded: %s", dlerror());
+        return;
+    }
     if (asked && *asked)
         snprintf(path, sizeof path, "%s", asked);
     else
         snprintf(path, sizeof path, "%s/%s", module_dir, name);
-    if (access(path, R_OK) == 0)
+    if (access(path, R_OK) == 0 && loads(path))
         SAY(d, "gpu", OK, "", "statistics on the GPU by '%s'", path);
+    else if (access(path, R_OK) == 0)
+        SAY(d, "gpu", NOTE, "build it again for this machine",
+            "a CUDA device, but '%s' cannot be loaded: %s", path, dlerror());
     else
         SAY(d, "gpu", NOTE,
             "build with -Dcuda=enabled where nvcc is, or export "

@@ -281,34 +281,62 @@ void doctor_daemon(struct doctor *d)
 
 /* ---- the runs ---- */
 
-/* Where a daemon would store that is started now. */
-static int default_data(struct doctor *d)
+/* The directory is there, or the nearest one above it may be written. */
+static int could_be(const char *dir)
 {
-    const char *data = getenv("TRACERD_DATA");
-    const char *state = getenv("XDG_STATE_HOME");
+    char part[DOCTOR_PATH];
+    struct stat st;
+    snprintf(part, sizeof part, "%s", dir);
+    if (lstat(part, &st) == 0)
+        return 1;
+    for (char *slash; (slash = strrchr(part, '/')) && slash > part;) {
+        *slash = '\0';
+        if (lstat(part, &st) == 0)
+            return access(part, W_OK | X_OK) == 0;
+    }
+    return access("/", W_OK | X_OK) == 0;
+}
+
+/* Where a daemon would store that is started now. *makes_parents: it would
+ * make the directories above, too. */
+static void default_data(struct doctor *d, int *makes_parents, int *shared)
+{
     const char *home = getenv("HOME");
-    if (d->ctl->db)
-        snprintf(d->data, sizeof d->data, "%s", d->ctl->db);
-    else if (data && *data)
-        snprintf(d->data, sizeof d->data, "%s", data);
-    else if (state && *state == '/')
-        snprintf(d->data, sizeof d->data, "%s/tracerd", state);
-    else if (home && *home == '/')
-        snprintf(d->data, sizeof d->data, "%s/.local/state/tracerd", home);
-    return !d->ctl->db && !(data && *data);
+    struct place_env env = {
+        .uid = geteuid(),
+        .tracerd_data = d->ctl->db ? d->ctl->db : getenv("TRACERD_DATA"),
+        .xdg_state_home = getenv("XDG_STATE_HOME"),
+        .home = home && access(home, X_OK) == 0 ? home : NULL,
+    };
+    int given = env.tracerd_data && *env.tracerd_data;
+    for (unsigned i = 0;
+         place_data(&env, i, d->data, sizeof d->data, shared) == 0; i++) {
+        *makes_parents = !given && !*shared;
+        if (given || could_be(d->data))
+            return;
+    }
+    d->data[0] = '\0';
 }
 
 void doctor_data(struct doctor *d)
 {
     char mend[DOCTOR_TEXT];
-    int makes_parents = !*d->data && default_data(d);
+    int makes_parents = 0, shared = 0;
     long holder;
+    if (!*d->data)
+        default_data(d, &makes_parents, &shared);
     if (!*d->data) {
         SAY(d, "data", BAD, "export TRACERD_DATA=/a/directory/of/your/own",
-            "no place for the runs: HOME is not set");
+            "no place for the runs: neither HOME nor /var/tmp nor /tmp can "
+            "be written");
         return;
     }
-    if (!look_at_dir(d, "data", d->data, 1, 022, makes_parents))
+    if (shared)
+        SAY(d, "data", NOTE, "export TRACERD_DATA=/a/directory/of/your/own",
+            "HOME is no directory that can be written: runs go to '%s'",
+            d->data);
+    if (!look_at_dir(d, "data", d->data, !shared, shared ? 077 : 022,
+                     makes_parents))
         return;
     holder = doctor_lock_holder(d->data);
     if (holder && !d->daemon) {

@@ -2,6 +2,7 @@
 #ifndef TOOLS_IMPORT_H
 #define TOOLS_IMPORT_H
 
+#include "proto/spool.h"
 #include "tools/ingest.h"
 
 struct import_options {
@@ -34,7 +35,24 @@ int import_text(const char *path, const struct import_daemon *daemon,
 int import_journal(const char *path, const struct import_daemon *daemon,
                    const struct import_options *options,
                    struct import_result *out);
-/* 1 journal, 0 another file, -1 it cannot be read (told). */
+/* 1 journal or spool, 0 another file, -1 it cannot be read (told). */
 int import_is_journal(const char *path);
+
+/* A spool: alone, when its journal is gone, or before that. */
+struct import_spool {
+    const uint8_t *bytes; /* NULL: it is not there */
+    uint64_t size;
+    struct spool_head head;
+};
+int import_is_spool(const char *path);
+int import_spool(const char *path, const struct import_daemon *daemon,
+                 const struct import_options *options,
+                 struct import_result *out);
+/* The file of a stream; 0 or why it cannot be read, TRD_E. */
+int import_spool_open(struct import_spool *m, const char *path);
+void import_spool_close(struct import_spool *m);
+/* Its records behind *last, which is moved on; words: its words, too. */
+int import_spool_send(const struct import_spool *m, struct ingest *in,
+                      int words, uint64_t *last, struct import_result *out);
 
 #endif

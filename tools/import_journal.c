@@ -2,8 +2,9 @@
  * taken all of it over.
  *
  * Its hello is said again, so the daemon knows the stream and takes only
- * what it has not. Records that the journal had given up as durable and the
- * daemon does not have are a gap, as torn ones are. */
+ * what it has not. What its process had moved to a spool comes first. Records
+ * that the journal had given up as durable and neither has are a gap, as torn
+ * ones are. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ struct image {
     struct journal_head head;
     struct journal_state state;
     struct hello hello;
+    struct import_spool spool; /* what it gave up and no daemon had */
 };
 
 int import_is_journal(const char *path)
@@ -42,7 +44,8 @@ int import_is_journal(const char *path)
         return -1;
     }
     struct reader r = reader_of(bytes, sizeof bytes);
-    return n == (ssize_t)sizeof bytes && get_u64(&r) == JOURNAL_MAGIC;
+    return n == (ssize_t)sizeof bytes &&
+           (get_u64(&r) == JOURNAL_MAGIC || import_is_spool(path));
 }
 
 static int damaged(const char *path, const char *what, int why)
@@ -85,6 +88,19 @@ static int map_image(const char *path, struct image *m)
     return bad ? damaged(path, "who wrote it", bad) : 0;
 }
 
+/* The spool that the journal names, if it is there and its own. */
+static void find_spool(struct image *m)
+{
+    char path[WIRE_STRING_MAX + 1];
+    if (!m->hello.spool.n)
+        return;
+    snprintf(path, sizeof path, "%.*s", (int)m->hello.spool.n,
+             m->hello.spool.text);
+    if (import_spool_open(&m->spool, path) == 0 &&
+        m->spool.head.epoch != m->head.epoch)
+        import_spool_close(&m->spool);
+}
+
 static void apply(struct image *m, const struct import_options *o)
 {
     struct hello *h = &m->hello;
@@ -94,8 +110,10 @@ static void apply(struct image *m, const struct import_options *o)
         h->rank = (uint32_t)o->rank;
     if (o->attempt >= 0)
         h->attempt = (uint32_t)o->attempt;
-    h->journal = slice_of(""); /* the daemon is not to look for the file */
+    h->journal = h->spool = slice_of(""); /* the daemon looks for no file */
     h->first_seq = m->state.durable_seq + 1;
+    if (m->spool.bytes && m->spool.head.first_seq < h->first_seq)
+        h->first_seq = m->spool.head.first_seq;
     h->max_len = FRAME_MAX_BYTES;
 }
 
@@ -118,24 +136,36 @@ static int send_records(struct image *m, struct ingest *in, uint64_t *last,
     enum journal_step step;
     uint64_t seq;
     int code = 0;
-    *last = m->state.durable_seq;
-    if (ingest_welcome(in)->committed_seq < *last)
-        code = ingest_gap(in, ingest_welcome(in)->committed_seq + 1, *last,
+    *last = ingest_welcome(in)->committed_seq;
+    if (m->spool.bytes && *last < m->spool.head.first_seq - 1) {
+        code = ingest_gap(in, *last + 1, m->spool.head.first_seq - 1,
                           TRD_LOST_STORE);
+        *last = m->spool.head.first_seq - 1;
+    }
+    if (code == 0 && m->spool.bytes)
+        code = import_spool_send(&m->spool, in, 0, last, out);
+    if (code == 0 && *last < m->state.durable_seq) {
+        code = ingest_gap(in, *last + 1, m->state.durable_seq,
+                          TRD_LOST_STORE);
+        *last = m->state.durable_seq;
+    }
     journal_walk_init(&walk, m->bytes, &m->head, &m->state);
     while (code == 0 &&
            (step = journal_next(&walk, &e, &seq)) != JOURNAL_END) {
-        *last = walk.seq - 1;
-        if (step == JOURNAL_HOLE) {
-            out->bad++;
-            code = ingest_gap(in, seq, *last, TRD_LOST_TORN);
-            continue;
-        }
-        if (e.kind == ENTRY_RECORD) {
+        if (step == JOURNAL_ENTRY && e.kind == ENTRY_RECORD) {
             out->records++;
-            out->fresh += seq > ingest_welcome(in)->committed_seq;
+            out->fresh += seq > *last;
         }
-        code = ingest_record(in, seq, e.body - ENTRY_HEADER_BYTES, e.len);
+        out->bad += step == JOURNAL_HOLE;
+        if (walk.seq - 1 <= *last) /* the daemon has it, or the spool had */
+            continue;
+        if (step == JOURNAL_HOLE) {
+            code = ingest_gap(in, seq > *last ? seq : *last + 1, walk.seq - 1,
+                              TRD_LOST_TORN);
+        } else {
+            code = ingest_record(in, seq, e.body - ENTRY_HEADER_BYTES, e.len);
+        }
+        *last = walk.seq - 1;
     }
     return code;
 }
@@ -159,9 +189,12 @@ int import_journal(const char *path, const struct import_daemon *daemon,
     struct ingest *in = NULL;
     const char *dir;
     uint64_t last = 0;
+    if (import_is_spool(path))
+        return import_spool(path, daemon, options, out);
     int code = map_image(path, &m);
     if (code)
         goto out;
+    find_spool(&m);
     apply(&m, options);
     out->rank = m.hello.rank;
     out->attempt = m.hello.attempt;
@@ -181,6 +214,7 @@ int import_journal(const char *path, const struct import_daemon *daemon,
         code = ingest_finish(in, last);
 out:
     ingest_close(in);
+    import_spool_close(&m.spool);
     if (m.bytes)
         munmap((void *)(uintptr_t)m.bytes, (size_t)m.size);
     return code;

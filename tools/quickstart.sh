@@ -54,4 +54,6 @@ The run is kept in $data/$run.db. Three more commands worth typing:
   $build/tools/tracectl -d $data query 'grad-*'
   $build/tools/tracectl -d $data export --format seed
   $build/tools/tracectl -d $data sql 'SELECT object, step, max(absmax) FROM v_record GROUP BY object, step'
+
+All of them: $build/tools/tracectl help, man tools/tracectl.1, man daemon/tracerd.8
 END

@@ -97,6 +97,10 @@ static int open_with(const char *path, int immutable, sqlite3 **out,
     free(uri);
     if (code == SQLITE_OK) {
         sqlite3_busy_timeout(*out, BUSY_MS);
+        /* it may come from anywhere */
+        sqlite3_db_config(*out, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+        sqlite3_db_config(*out, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+        sqlite3_limit(*out, SQLITE_LIMIT_ATTACHED, 0);
         code = pragma(*out, "PRAGMA application_id", id);
     }
     return code;

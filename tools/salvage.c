@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,12 +88,22 @@ struct part {
     int64_t stream; /* -1: the table is not cut by streams first */
 };
 
+/* Puts more behind a text. */
+static void append(char *text, int cap, const char *format, ...)
+{
+    size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    sqlite3_vsnprintf(cap - (int)n, text + n, format, args);
+    va_end(args);
+}
+
 /* Copies rows of key lo to hi until one cannot be read; *at is the key of
  * the last that was. A SQLite code of the damaged file. */
 static int copy_rows(struct salvage *s, const struct part *p, int64_t lo,
                      int64_t hi, int backwards, int64_t *at)
 {
-    char sql[512], where[64] = "";
+    char sql[2048], where[64] = "";
     sqlite3_stmt *in = NULL, *out = NULL;
     int rc, columns;
 
@@ -108,10 +119,14 @@ static int copy_rows(struct salvage *s, const struct part *p, int64_t lo,
     if (rc != SQLITE_OK)
         return rc;
     columns = sqlite3_column_count(in) - 1;
-    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO %s VALUES(?", p->table);
-    for (int i = 1; i < columns; i++)
-        strcat(sql, ",?");
-    strcat(sql, ")");
+    /* by name: the first runs have fewer columns */
+    snprintf(sql, sizeof sql, "INSERT OR IGNORE INTO %s", p->table);
+    for (int i = 1; i <= columns; i++)
+        append(sql, sizeof sql, "%s\"%w\"", i > 1 ? "," : "(",
+               sqlite3_column_name(in, i));
+    for (int i = 1; i <= columns; i++)
+        append(sql, sizeof sql, "%s", i > 1 ? ",?" : ") VALUES(?");
+    append(sql, sizeof sql, ")");
     rc = sqlite3_prepare_v2(s->to, sql, -1, &out, NULL);
     while (rc == SQLITE_OK && (rc = sqlite3_step(in)) == SQLITE_ROW) {
         *at = sqlite3_column_int64(in, 0);

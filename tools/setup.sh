@@ -43,7 +43,8 @@ sys.exit(importlib.util.find_spec('${pair%%=*}') is None)" ||
     done
 }
 
-# setup_build DIR [OPTION...]: configures once, builds what has changed.
+# setup_build DIR [OPTION...]: configures once, builds what has changed of
+# $targets, of all where that is empty.
 setup_build() {
     build=$1
     shift
@@ -53,7 +54,8 @@ setup_build() {
         cat "$build.log"
         return 1
     }
-    ninja -C "$build" >"$build.log" 2>&1 || {
+    # shellcheck disable=SC2086
+    ninja -C "$build" ${targets:-} >"$build.log" 2>&1 || {
         cat "$build.log"
         return 1
     }

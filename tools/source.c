@@ -30,6 +30,32 @@ static int is_file_name(const char *run)
     return n > 3 && strcmp(run + n - 3, ".db") == 0;
 }
 
+/* Another job of the same name has been traced since: says which run is
+ * meant, for eyes. */
+static void hint_later(struct source *s, const char *run)
+{
+    char later[TRD_MAX_RUN + 4], before[TRD_MAX_RUN + 4];
+    struct cell cell[PAGE_MAX_COLUMNS];
+    struct query q;
+    if (!*run || strlen(run) + 2 > TRD_MAX_RUN)
+        return;
+    /* no name is between these two */
+    snprintf(before, sizeof before, "%s-1\x7f", run);
+    snprintf(later, sizeof later, "%s-2", run);
+    query_init(&q, QUERY_RUNS);
+    q.limit = 1;
+    q.cursor = slice_of(before);
+    size_t n = 0;
+    if (s->ops->ask(s->state, &q, s->bytes, SP_MAX_BYTES, &n) ||
+        page_get(s->bytes, n, &s->page) || s->page.status != PAGE_OK)
+        return;
+    while (page_row(&s->page, cell))
+        if (cell[0].type == CELL_TEXT && cell[0].s.n == strlen(later) &&
+            memcmp(cell[0].s.text, later, cell[0].s.n) == 0)
+            ctl_fail(0, "'%s' is the first run of this name; there is a "
+                        "later one: -r %s", run, later);
+}
+
 int source_open(const struct ctl *ctl, const char *run, struct source **out)
 {
     struct source *s = NULL;
@@ -57,6 +83,8 @@ int source_open(const struct ctl *ctl, const char *run, struct source **out)
         s->named = *run != '\0';
         s->live = 1;
         code = source_live_open(ctl->dir, &s->ops, &s->state);
+        if (code == 0 && isatty(STDERR_FILENO))
+            hint_later(s, run);
     }
     if (code == 0) {
         *out = s;

@@ -317,8 +317,9 @@ static int authorize(void *state, int action, const char *a, const char *b,
         "table_info",     "table_xinfo", "table_list",   "index_list",
         "index_info",     "index_xinfo", "user_version", "application_id",
         "integrity_check", "quick_check", NULL};
-    static const char *const functions[] = {"load_extension", "writefile",
-                                            "readfile", "edit", NULL};
+    static const char *const functions[] = {
+        "load_extension", "writefile", "readfile",
+        "edit",           "fts3_tokenizer", NULL};
     (void)state;
     (void)c;
     (void)d;

@@ -30,25 +30,38 @@ struct live {
     char dir[DIR_MAX];
 };
 
-/* The first candidate that exists; else the first one that could. */
+/* It is there, or could be made. */
+static int usable(char *path, size_t parent_n)
+{
+    struct stat st;
+    char end = path[parent_n];
+    if (lstat(path, &st) == 0)
+        return 1;
+    path[parent_n] = '\0';
+    int able = access(parent_n ? path : ".", W_OK | X_OK) == 0;
+    path[parent_n] = end;
+    return able;
+}
+
+/* The place that client and daemon take, too; where there is none the first
+ * of all. */
 int source_where(const char *given, char *out, size_t cap)
 {
-    struct place_env env = {given ? given : getenv("TRACERD_DIR"),
-                            getenv("XDG_RUNTIME_DIR"), geteuid()};
+    struct place_env env = {.tracerd_dir = given ? given
+                                                 : getenv("TRACERD_DIR"),
+                            .xdg_runtime_dir = getenv("XDG_RUNTIME_DIR"),
+                            .uid = geteuid()};
     char path[DIR_MAX];
     size_t parent_n;
     int found = 0, code;
     for (unsigned i = 0;
          (code = place_dir(&env, i, path, sizeof path, &parent_n)) == 0;
          i++) {
-        char end = path[parent_n];
-        path[parent_n] = '\0';
-        int usable = access(parent_n ? path : ".", W_OK | X_OK) == 0;
-        path[parent_n] = end;
-        if (found && !usable)
+        int taken = usable(path, parent_n);
+        if (found && !taken)
             continue;
         snprintf(out, cap, "%s", path);
-        if (usable)
+        if (taken)
             return 0;
         found = 1;
     }
@@ -83,17 +96,20 @@ int source_dir(const char *given, char *out, size_t cap)
     return 0;
 }
 
-/* The socket's path, checked. */
+/* The socket's path, checked. A directory that is too long for one of the
+ * sockets is too long for a daemon. */
 static int socket_path(const char *dir, const char *name,
                        char out[SOCKET_PATH_MAX + 1])
 {
     struct stat st;
-    if (place_socket(dir, name, out, SOCKET_PATH_MAX + 1))
+    if (place_socket(dir, PLACE_INGEST, out, SOCKET_PATH_MAX + 1))
         return ctl_fail(CTL_FAILED,
                         "the socket's path '%s/%s' has %zu bytes, the limit "
                         "is %d; use a shorter directory",
-                        dir, name, strlen(dir) + 1 + strlen(name),
+                        dir, PLACE_INGEST,
+                        strlen(dir) + 1 + strlen(PLACE_INGEST),
                         SOCKET_PATH_MAX);
+    place_socket(dir, name, out, SOCKET_PATH_MAX + 1);
     if (lstat(out, &st) != 0)
         return no_daemon(dir, errno == ENOENT ? "there is no socket"
                                               : ctl_errno(errno));

@@ -71,7 +71,7 @@ const struct command ctl_commands[] = {
     {"import",
      "FILE... [--run NAME] [--rank N] [--attempt N]\n"
      "       [--date YYYY-MM-DD] [--samples K]",
-     "store text logs of the original script, and journals",
+     "store text logs of the original script, journals and spools",
      "Good lines are kept, bad ones are named as FILE:LINE:COLUMN and end the\n"
      "command with 2. Importing a file again stores nothing twice.\n"
      "--date is the day of the first line; without it the file's time of\n"

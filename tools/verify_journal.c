@@ -1,7 +1,7 @@
-/* Checks a journal: its head, its state, who wrote it, every word and every
- * record. The last entry of a process that was killed may be torn: that is
- * no damage, and what was torn was never accepted. Of a process that lives an
- * entry may be half written while the next is whole. */
+/* Checks a journal or a spool: its head, state, who wrote it, every word and
+ * every record. The last entry of a process that was killed may be torn: that
+ * is no damage, and what was torn was never accepted. Of a process that lives
+ * an entry may be half written while the next is whole. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/journal.h"
+#include "proto/spool.h"
 #include "tools/verify.h"
 
 static uint32_t check_words(struct verify *v, const uint8_t *image,
@@ -74,6 +75,66 @@ static void check_records(struct verify *v, const uint8_t *image,
     }
     if (bad > VERIFY_SHOWN || holes > VERIFY_SHOWN)
         verify_found(v, "record", bad + holes, "in all");
+}
+
+static void check_spool_entries(struct verify *v, const uint8_t *bytes,
+                                size_t n, const struct spool_head *h)
+{
+    struct spool_walk w;
+    struct entry e;
+    unsigned bad = 0;
+    uint32_t words = 0;
+    uint64_t seq;
+    size_t at, used;
+    enum spool_step step;
+    spool_walk_init(&w, h);
+    for (at = (size_t)spool_entries_at(h);; at += used) {
+        step = spool_next(&w, bytes + at, n - at, true, &used, &e, &seq);
+        if (step == SPOOL_END || step == SPOOL_MORE)
+            return;
+        if (step == SPOOL_ENTRY)
+            check_entry(v, &e, seq, words, &bad);
+        else if (step == SPOOL_HOLE)
+            verify_found(v, "torn", (int64_t)(w.seq - seq),
+                         "seq %llu to %llu cannot be read",
+                         (unsigned long long)seq,
+                         (unsigned long long)w.seq - 1);
+        else if (e.number == words + 1)
+            words++;
+        else
+            verify_found(v, "word", 1, "word %u comes after word %u",
+                         e.number, words);
+    }
+}
+
+static void check_spool(struct verify *v, const uint8_t *bytes, size_t n)
+{
+    struct spool_head h;
+    struct hello hello;
+    int rc = spool_head_get(bytes, n, &h);
+    if (rc == TRD_EVERSION) {
+        verify_cannot(v, CTL_FAILED, "newer",
+                      "its format is newer than this tracectl; use a newer "
+                      "one");
+        return;
+    }
+    if (!rc && n < spool_entries_at(&h))
+        rc = TRD_ETRUNC;
+    if (rc) {
+        verify_found(v, "head", 1, "%s", trd_strerror(rc));
+        return;
+    }
+    if (spool_hello_get(bytes, n, &h, &hello))
+        verify_found(v, "head", 1, "it does not tell who wrote it");
+    check_spool_entries(v, bytes, n, &h);
+}
+
+static int is_spool(int fd)
+{
+    uint8_t bytes[8] = {0};
+    struct reader r = reader_of(bytes, sizeof bytes);
+    return pread(fd, bytes, sizeof bytes, 0) == (ssize_t)sizeof bytes &&
+           get_u64(&r) == SPOOL_MAGIC;
 }
 
 static void check_image(struct verify *v, const uint8_t *image, uint64_t size,
@@ -142,13 +203,17 @@ void verify_journal(struct verify *v)
         verify_cannot(v, CTL_FAILED, "unreadable", ctl_errno(errno));
     } else if (!S_ISREG(st.st_mode)) {
         verify_cannot(v, CTL_FAILED, "unreadable", "not a regular file");
-    } else if (st.st_size < JOURNAL_DICT_AT ||
-               (uint64_t)st.st_size > 2 * JOURNAL_MAX_BYTES) {
+    } else if (!is_spool(fd) &&
+               (st.st_size < JOURNAL_DICT_AT ||
+                (uint64_t)st.st_size > 2 * JOURNAL_MAX_BYTES)) {
         verify_found(v, "head", 1, "its size is not that of a journal");
     } else if (!(image = read_file(fd, (size_t)st.st_size))) {
         verify_cannot(v, CTL_FAILED, "unreadable", "it cannot be read whole");
     } else {
-        check_image(v, image, (uint64_t)st.st_size, is_locked(fd));
+        if (is_spool(fd))
+            check_spool(v, image, (size_t)st.st_size);
+        else
+            check_image(v, image, (uint64_t)st.st_size, is_locked(fd));
         munmap(image, (size_t)st.st_size);
     }
     if (fd >= 0)

@@ -191,7 +191,14 @@ static PyObject *client_counters(PyObject *o, PyObject *unused)
         py_put(d, "connected", PyBool_FromLong(c.connected)) ||
         py_put(d, "last_error",
                c.last_error ? PyUnicode_FromString(trd_strerror(c.last_error))
-                            : py_none())) {
+                            : py_none()) ||
+        py_put(d, "blocked_ns", PyLong_FromUnsignedLongLong(c.blocked_ns)) ||
+        py_put(d, "spool_used_bytes",
+               PyLong_FromUnsignedLongLong(c.spool_used_bytes)) ||
+        py_put(d, "spool_error",
+               c.spool_error
+                   ? PyUnicode_FromString(trd_strerror(c.spool_error))
+                   : py_none())) {
         Py_DECREF(d);
         return NULL;
     }
@@ -288,21 +295,23 @@ PyObject *tracer_open(PyObject *module, PyObject *args)
 {
     (void)module;
     struct trd_client_options options;
-    const char *run, *job, *info, *dir = NULL;
-    unsigned rank, world, attempt;
+    const char *run, *job, *info, *dir = NULL, *spool = NULL;
+    unsigned rank, world, attempt, block_ms = 0;
     unsigned long long journal_bytes;
     int thread, sampling = 0, histogram = 0, same = 0;
-    unsigned long long sampling_arg = 0;
-    if (!PyArg_ParseTuple(args, "zzzIIIKp|ziKip", &run, &job, &info, &rank,
+    unsigned long long sampling_arg = 0, spool_bytes;
+    trd_client_options_init(&options);
+    spool_bytes = options.spool_bytes;
+    if (!PyArg_ParseTuple(args, "zzzIIIKp|ziKipIzK", &run, &job, &info, &rank,
                           &world, &attempt, &journal_bytes, &thread, &dir,
-                          &sampling, &sampling_arg, &histogram, &same))
+                          &sampling, &sampling_arg, &histogram, &same,
+                          &block_ms, &spool, &spool_bytes))
         return NULL;
     if (!trd_sampling_name(sampling) || !trd_histogram_name(histogram) ||
         (sampling == TRD_EVERY && !sampling_arg)) {
         PyErr_SetString(PyExc_ValueError, trd_strerror(TRD_EINVAL));
         return NULL;
     }
-    trd_client_options_init(&options);
     options.dir = dir;
     if (run)
         options.run = run;
@@ -318,6 +327,9 @@ PyObject *tracer_open(PyObject *module, PyObject *args)
     options.sampling = (enum trd_sampling)sampling;
     options.sampling_arg = sampling_arg;
     options.histogram = (enum trd_histogram_kind)histogram;
+    options.block_ms = block_ms;
+    options.spool_dir = spool;
+    options.spool_bytes = spool_bytes;
     PyTypeObject *type = (PyTypeObject *)client_type;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     struct client *self = (struct client *)alloc(type, 0);

@@ -4,8 +4,11 @@
  * Records are appended to a mapped journal without a lock or a system call;
  * one background thread sends them and forgets what the daemon has made
  * durable. Without a daemon the journal keeps what fits and a daemon started
- * later takes it over. Whatever is lost is counted by cause. After fork()
- * every call in the child returns TRD_ECLOSED and touches nothing. */
+ * later takes it over. What to do when the journal is full is the user's
+ * choice: drop the newest, wait a little for room (block_ms), or move the
+ * oldest to a file on a disk (spool_dir). Whatever is lost is counted by cause.
+ * After fork() every call in the child returns TRD_ECLOSED and touches
+ * nothing. */
 #ifndef TRACERD_CLIENT_H
 #define TRACERD_CLIENT_H
 
@@ -57,6 +60,13 @@ struct trd_client_options {
     enum trd_sampling sampling; /* of trd_submit_cpu() and of devices, see */
     uint64_t sampling_arg;      /* struct trd_want */
     enum trd_histogram_kind histogram;
+    uint32_t block_ms;       /* a submit waits so long where the journal is
+                                full; 0: never */
+    const char *spool_dir;   /* of a file for what the journal has no room for
+                                while no daemon takes it; nobody else may
+                                write there. NULL: TRACERD_SPOOL; "": none */
+    uint64_t spool_bytes;    /* the most that the file may have; 1 GiB;
+                                0: none */
 };
 
 struct trd_counters {
@@ -69,6 +79,11 @@ struct trd_counters {
     uint64_t journal_bytes;
     int connected;                     /* 1: a daemon answers now */
     int last_error;                    /* TRD_E of the last failed connect */
+    uint64_t blocked_ns;               /* submits waited for room, in all */
+    uint64_t spool_used_bytes;         /* of the file, 0: there is none */
+    int spool_error;                   /* TRD_E: why there is no spool, or why
+                                          nothing could be moved there when
+                                          it was tried last */
 };
 
 /* Writes the defaults. Threads: any. Blocks: never. Owns: nothing. */
@@ -78,7 +93,7 @@ TRD_API void trd_client_options_init(struct trd_client_options *options);
  * options are copied. Where the directory or the disk fails, the client
  * opens all the same with a journal in private memory: records then reach
  * a running daemon but do not survive this process (trd_counters tells by
- * last_error).
+ * last_error). Where the spool's directory fails there is none (spool_error).
  * Threads: any. Blocks: for file creation. Owns: *out until
  * trd_client_close(). Errors: TRD_EINVAL, TRD_ENAME (run), TRD_ENOMEM. */
 TRD_API int trd_client_open(const struct trd_client_options *options,
@@ -97,8 +112,10 @@ TRD_API int trd_note(struct trd_client *client, const char *text,
 /* Appends one record: figures that are already computed, for a tensor of
  * which only dtype, ndim and shape are read. samples holds stats->sample_n
  * elements; a histogram is copied.
- * Threads: any, at once. Blocks: never; no lock, no system call (a shape
- * seen for the first time is interned under a lock). Owns: nothing.
+ * Threads: any, at once, and signal handlers. Blocks: never, unless block_ms
+ * asks for it and the journal is full: then at most so long, and after a wait
+ * in vain not again before something was freed. No lock, no system call (a
+ * shape seen for the first time is interned under a lock). Owns: nothing.
  * Errors: TRD_EFULL, TRD_ELIMIT, TRD_EINVAL, TRD_ECLOSED; each is counted. */
 TRD_API int trd_submit(struct trd_client *client, uint32_t site,
                        const struct trd_when *when,
@@ -108,7 +125,8 @@ TRD_API int trd_submit(struct trd_client *client, uint32_t site,
 /* trd_stats_cpu_as() with k samples and the rule and histogram of the
  * options, then trd_submit(). A tensor that cannot be read (TRD_EUNSUPPORTED,
  * TRD_ENODATA) is kept as shape and label.
- * Threads: any, at once. Blocks: never. Owns: nothing. Errors: as both. */
+ * Threads: any, at once. Blocks: as trd_submit(). Owns: nothing.
+ * Errors: as both. */
 TRD_API int trd_submit_cpu(struct trd_client *client, uint32_t site,
                            const struct trd_when *when,
                            const struct trd_tensor *tensor, uint32_t k);

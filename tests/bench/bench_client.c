@@ -1,13 +1,21 @@
 /* What tracing costs the training, and what the way to the store delivers.
  *
  *   bench_client submit    time of one trd_submit() without statistics
+ *   bench_client latency   the same with daemons that are well, stopped, not
+ *                          there, and on a full disk, block by block in turn
+ *   bench_client memory    what a process holds over ten million records
  *   bench_client ingest    records/s from socket to committed row, as a
  *                          ratio to raw sorted inserts into the same table
  *
- * Prints figures; judges nothing. Needs TRD_TRACERD for ingest. */
+ * Prints figures; judges nothing but growth. All but submit need
+ * TRD_TRACERD. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -46,13 +54,14 @@ struct source {
 static const int64_t shape[3] = {16, 12, 4096};
 static uint16_t halves[4096];
 
-static void open_source(struct source *s, const char *dir)
+static void open_source_of(struct source *s, const char *dir,
+                           uint64_t journal_bytes)
 {
     struct trd_client_options o;
     trd_client_options_init(&o);
     o.dir = dir;
     o.run = "bench";
-    o.journal_bytes = UINT64_C(1) << 28;
+    o.journal_bytes = journal_bytes;
     if (trd_client_open(&o, &s->client))
         die("cannot open the client");
     for (uint32_t i = 0; i < 2 * OBJECTS; i++) {
@@ -73,6 +82,11 @@ static void open_source(struct source *s, const char *dir)
     struct trd_tensor t = {halves, TRD_F16, 1, &flat, NULL};
     trd_stats_cpu(&t, 16, &s->stats, s->samples);
     s->tensor = (struct trd_tensor){NULL, TRD_F16, 3, shape, NULL};
+}
+
+static void open_source(struct source *s, const char *dir)
+{
+    open_source_of(s, dir, UINT64_C(1) << 28);
 }
 
 static int one(struct source *s, uint64_t i)
@@ -152,6 +166,196 @@ static pid_t start_daemon(const char *dir)
         die("tracerd did not start");
     close(ready[0]);
     return pid;
+}
+
+static void stop_daemon(pid_t pid)
+{
+    kill(pid, SIGCONT);
+    kill(pid, SIGTERM);
+    waitpid(pid, NULL, 0);
+}
+
+/* ---- latency ---- */
+
+enum {
+    LATENCIES = 200000,
+    BLOCK = 500,
+    STATES = 4,
+    LATENCY_JOURNAL = 64 << 20,
+    DISK_MB = 160
+};
+
+struct state {
+    const char *name;
+    char dir[64];
+    pid_t daemon; /* 0: none */
+    struct source source;
+    uint32_t took[LATENCIES];
+    uint64_t refused;
+};
+
+/* Its data on a file system of its own that has no byte left; false where
+ * nothing may be mounted. */
+static int fill_disk(struct state *s)
+{
+    static char block[1 << 16];
+    char path[128], size[32];
+    snprintf(path, sizeof path, "%.63s/data", s->dir);
+    snprintf(size, sizeof size, "size=%dm,mode=700", DISK_MB);
+    if (mkdir(path, 0700) || mount("none", path, "tmpfs", 0, size))
+        return 0;
+    s->daemon = start_daemon(s->dir);
+    snprintf(path, sizeof path, "%.63s/data/filler", s->dir);
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    while (fd >= 0 && write(fd, block, sizeof block) > 0)
+        continue;
+    close(fd);
+    return 1;
+}
+
+static int open_state(struct state *s, const char *base, unsigned i)
+{
+    static const char *const name[STATES] = {"healthy", "stopped", "absent",
+                                             "disk full"};
+    s->name = name[i];
+    snprintf(s->dir, sizeof s->dir, "%s/%u", base, i);
+    if (mkdir(s->dir, 0700))
+        die("mkdir");
+    if (i < 2)
+        s->daemon = start_daemon(s->dir);
+    if (i == 3 && !fill_disk(s))
+        return 0;
+    open_source_of(&s->source, s->dir, LATENCY_JOURNAL);
+    if (trd_flush(s->source.client, 2000) && i < 2)
+        die("no connection");
+    if (i == 1)
+        kill(s->daemon, SIGSTOP);
+    return 1;
+}
+
+static void close_state(struct state *s)
+{
+    char path[128];
+    trd_client_close(s->source.client);
+    if (s->daemon)
+        stop_daemon(s->daemon);
+    snprintf(path, sizeof path, "%.63s/data", s->dir);
+    umount(path);
+}
+
+static void bench_latency(void)
+{
+    static struct state state[STATES];
+    char dir[] = "/tmp/trd-bench-XXXXXX", command[128];
+    unsigned n = 0;
+    if (!mkdtemp(dir))
+        die("mkdtemp");
+    while (n < STATES && open_state(&state[n], dir, n))
+        n++;
+    for (uint64_t i = 0; i < LATENCIES; i += BLOCK) {
+        for (unsigned k = 0; k < n; k++) {
+            struct state *s = &state[k];
+            for (uint64_t j = i; j < i + BLOCK; j++) {
+                uint64_t a = now_ns();
+                s->refused += one(&s->source, j) != 0;
+                s->took[j] = (uint32_t)(now_ns() - a);
+            }
+        }
+    }
+    printf("submit by state of the daemon, %d records each, %d in turn, ns\n"
+           "  %-10s %8s %8s %8s %8s   to healthy\n",
+           LATENCIES, BLOCK, "", "p50", "p99", "p99.99", "refused");
+    for (unsigned k = 0; k < n; k++) {
+        uint32_t *t = state[k].took, *h = state[0].took;
+        qsort(t, LATENCIES, sizeof t[0], by_value);
+        printf("  %-10s %8u %8u %8u %8llu   %.2f %.2f %.2f\n", state[k].name,
+               t[LATENCIES / 2], t[LATENCIES / 100 * 99],
+               t[LATENCIES - LATENCIES / 10000 - 1],
+               (unsigned long long)state[k].refused,
+               (double)t[LATENCIES / 2] / h[LATENCIES / 2],
+               (double)t[LATENCIES / 100 * 99] / h[LATENCIES / 100 * 99],
+               (double)t[LATENCIES - LATENCIES / 10000 - 1] /
+                   h[LATENCIES - LATENCIES / 10000 - 1]);
+    }
+    if (n < STATES)
+        printf("  disk full: nothing can be mounted here\n");
+    for (unsigned k = 0; k < n; k++)
+        close_state(&state[k]);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        die("rm");
+}
+
+/* ---- memory ---- */
+
+enum { MILLION = 1000000, MILLIONS = 10, GROWTH_KB = 1024 };
+
+struct held {
+    int descriptors, threads;
+    unsigned long kb;
+};
+
+static int entries_of(const char *path)
+{
+    int n = 0;
+    DIR *d = opendir(path);
+    while (d && readdir(d))
+        n++;
+    if (d)
+        closedir(d);
+    return n - 2;
+}
+
+static struct held held_now(void)
+{
+    struct held h = {entries_of("/proc/self/fd"),
+                     entries_of("/proc/self/task"), 0};
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%*u %lu", &pages) != 1)
+        die("/proc");
+    fclose(f);
+    h.kb = pages * (unsigned long)sysconf(_SC_PAGESIZE) / 1024;
+    return h;
+}
+
+static void hold(const char *dir, pid_t daemon)
+{
+    static struct source s;
+    struct held first = {0, 0, 0};
+    struct trd_counters n;
+    open_source_of(&s, dir, LATENCY_JOURNAL);
+    printf("held, daemon %s: million, descriptors, threads, KB\n",
+           daemon ? "healthy" : "absent");
+    for (uint64_t i = 1; i <= MILLIONS; i++) {
+        for (uint64_t j = 0; j < MILLION; j++)
+            one(&s, j);
+        struct held h = held_now();
+        printf("  %2u %d %d %lu\n", (unsigned)i, h.descriptors, h.threads,
+               h.kb);
+        if (i == 1)
+            first = h;
+        if (h.descriptors > first.descriptors || h.threads > first.threads ||
+            h.kb > first.kb + GROWTH_KB)
+            die("it grows");
+    }
+    trd_counters(s.client, &n);
+    printf("  accepted %llu\n", (unsigned long long)n.submitted);
+    trd_client_close(s.client);
+}
+
+static void bench_memory(void)
+{
+    char dir[] = "/tmp/trd-bench-XXXXXX", command[128];
+    if (!mkdtemp(dir))
+        die("mkdtemp");
+    pid_t daemon = start_daemon(dir);
+    hold(dir, daemon);
+    stop_daemon(daemon);
+    hold(dir, 0);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command))
+        die("rm");
 }
 
 static double cpu_seconds(pid_t pid)
@@ -282,7 +486,11 @@ int main(int argc, char **argv)
         bench_submit();
     else if (argc == 2 && !strcmp(argv[1], "ingest"))
         bench_ingest();
+    else if (argc == 2 && !strcmp(argv[1], "latency"))
+        bench_latency();
+    else if (argc == 2 && !strcmp(argv[1], "memory"))
+        bench_memory();
     else
-        die("usage: bench_client submit|ingest");
+        die("usage: bench_client submit|latency|memory|ingest");
     return 0;
 }

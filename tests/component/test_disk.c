@@ -2,6 +2,7 @@
  * namespace of this program's own. Needs the right to mount; without it the
  * program is skipped. */
 #include "tests/lib/ingest.h"
+#include "tests/lib/oracle.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "proto/query.h"
+#include "tracerd/client.h"
 
 enum { DISK_MIB = 16 };
 
@@ -34,6 +36,7 @@ static int tear_down(void **state)
     if (ingest.rig.pid)
         rig_kill(&ingest.rig);
     umount2(ingest.rig.data, MNT_DETACH);
+    umount2(ingest.rig.dir, MNT_DETACH);
     return ingest_tear_down(state);
 }
 
@@ -114,6 +117,16 @@ static int64_t ask(uint32_t verb, const char *sql, const char *key)
     return v;
 }
 
+/* The run is whole and has all that this process sent. Stops the daemon. */
+static void all_held(const char *how, uint64_t sent)
+{
+    oracle_process(&ingest.rig, "run", getpid(), sent, 0, 0);
+    oracle_run(&ingest.rig, "run");
+    rig_stop(&ingest.rig);
+    oracle_verify(&ingest.rig, 0);
+    oracle_held(11, 1, how);
+}
+
 static int64_t state_of(const char *key)
 {
     return ask(QUERY_STATUS, NULL, key);
@@ -164,7 +177,7 @@ static void test_disk__full_while_records_come(void **state)
     ingest_contiguous("run", 1020);
     assert_int_equal(ingest_ask("run", "SELECT count(*) FROM loss"), 0);
     rig_close(&ingest.c);
-    rig_stop(&ingest.rig);
+    all_held("the disk runs full while records come", 1020);
 }
 
 /* A client that does not mind its credit comes to the disk's true end. */
@@ -194,7 +207,7 @@ static void test_disk__nothing_fits_any_more(void **state)
     rig_durable(&ingest.c, 510);
     ingest_contiguous("run", 510);
     rig_close(&ingest.c);
-    rig_stop(&ingest.rig);
+    all_held("no byte is free for what comes", 510);
 }
 
 static void fill_run(void)
@@ -232,7 +245,9 @@ static void start_full(void)
     rig_close(&ingest.c);
     rig_stop(&ingest.rig);
     ingest_contiguous("other", 10);
-    ingest_contiguous("run", 10);
+    oracle_run(&ingest.rig, "other");
+    rig_start(&ingest.rig);
+    all_held("a start with a full disk", 10);
 }
 
 static void test_disk__a_start_when_it_is_full(void **state)
@@ -278,7 +293,49 @@ static void test_disk__a_journal_waits_for_room(void **state)
     clear_disk();
     rig_until(state_of("journals_adopted") == 1);
     assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"), 60);
+    oracle_process(&ingest.rig, "run", 1, 50, 0, 0);
+    all_held("a journal waits for room", 10);
+}
+
+/* A journal that does not fit is none: records are kept in memory, and come
+ * to a daemon that is there. */
+static void test_disk__no_room_for_a_journal(void **state)
+{
+    struct trd_client_options o;
+    struct trd_client *c = NULL;
+    struct trd_site s = {.pass = TRD_FORWARD, .io = TRD_OUTPUT, .instance = 1,
+                         .class_name = "Linear", .module = "m", .path = "0"};
+    const float data[4] = {1, 2, 3, 4};
+    const int64_t shape[1] = {4};
+    struct trd_tensor t = {data, TRD_F32, 1, shape, NULL};
+    uint32_t id = 0;
+    char command[2 * RIG_PATH];
+    (void)state;
+    assert_int_equal(mkdir(ingest.rig.dir, 0700), 0);
+    assert_int_equal(mount("tmpfs", ingest.rig.dir, "tmpfs", 0,
+                           "size=4m,mode=0700"),
+                     0);
+    rig_start(&ingest.rig);
+    trd_client_options_init(&o);
+    o.dir = ingest.rig.dir;
+    o.run = "run";
+    o.journal_bytes = 8 << 20;
+    assert_int_equal(trd_client_open(&o, &c), 0);
+    assert_int_equal(trd_site(c, &s, &id), 0);
+    snprintf(command, sizeof command, "! ls %s | grep journal",
+             ingest.rig.dir);
+    assert_int_equal(system(command), 0);
+    for (uint64_t i = 1; i <= 500; i++) {
+        struct trd_when when = {.step = i, .iteration = i, .microbatch = 1};
+        assert_int_equal(trd_submit_cpu(c, id, &when, &t, 4), 0);
+    }
+    assert_int_equal(trd_flush(c, RIG_WAIT_MS), 0);
+    trd_client_close(c);
+    oracle_process(&ingest.rig, "run", getpid(), 500, 0, 0);
+    oracle_run(&ingest.rig, "run");
     rig_stop(&ingest.rig);
+    umount2(ingest.rig.dir, MNT_DETACH);
+    oracle_held(10, 1, "a journal on a disk that is too small");
 }
 
 int main(void)
@@ -290,6 +347,7 @@ int main(void)
         DISK(test_disk__a_start_when_it_is_full),
         DISK(test_disk__a_start_without_room_for_anything),
         DISK(test_disk__a_journal_waits_for_room),
+        DISK(test_disk__no_room_for_a_journal),
     };
     if (unshare(CLONE_NEWNS) != 0 ||
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) {

@@ -497,7 +497,7 @@ static void test_import__torn_journal_is_a_loss(void **state)
                       "FROM v_loss' | tail -1");
     assert_string_equal(c->out, "4,4,1,torn\n");
     cli_has(cli_expect(1, "$T status")->out, "lost");
-    cli_has(cli_expect(1, "$T -d $DATA status")->out, "run.torn.lost.torn");
+    cli_has(cli_expect(0, "$T -d $DATA status")->out, "run.torn.lost.torn");
     cli_expect(0, "$T -r torn -o json query forward-Linear-1-3");
     cli_expect(1, "$T -r torn -o json query forward-Linear-1-4");
     cli_expect(0, "$T -r torn -o json query forward-Linear-1-5");

@@ -382,10 +382,91 @@ static void test_query_endpoint__no_step_is_long(void **state)
 #undef LONG
 }
 
+/* The most memory that the daemon ever had. */
+static long most_kb(void)
+{
+    char path[64], line[256];
+    long kb = 0;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)rig.pid);
+    f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kb = strtol(line + 6, NULL, 10);
+    fclose(f);
+    return kb;
+}
+
+/* Neither for long nor with much memory, whatever is asked for. */
+static void test_query_endpoint__bombs(void **state)
+{
+#define NUMBERS                                                               \
+    "WITH RECURSIVE n(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM n) "
+    static const char *const bombs[] = {
+        NUMBERS "SELECT randomblob(500000) FROM n ORDER BY 1",
+        NUMBERS "SELECT hex(randomblob(1000)) FROM n GROUP BY 1",
+        NUMBERS "SELECT DISTINCT randomblob(1000) FROM n LIMIT 1 OFFSET 9e9",
+        NUMBERS "SELECT group_concat(hex(randomblob(1000))) FROM n",
+        NUMBERS "SELECT json_group_array(hex(randomblob(1000))) FROM n",
+        NUMBERS "SELECT count(*) FROM n a, n b, n c",
+        "WITH RECURSIVE n(t) AS (VALUES('x') UNION SELECT t || t FROM n) "
+        "SELECT max(length(t)) FROM n",
+        "WITH RECURSIVE n(i, t) AS (VALUES(1, '') UNION SELECT i + 1, "
+        "hex(randomblob(1000)) FROM n) SELECT count(*) FROM n",
+        "SELECT printf('%1000000000d', 1)",
+        "SELECT printf('%.*c', 1000000000, 'x')",
+        "SELECT hex(zeroblob(1000000000))",
+        "SELECT quote(zeroblob(900000)) || quote(zeroblob(900000))",
+        "SELECT count(*) FROM record a, record b, record c, record d, record "
+        "e, record f, record g, record h",
+        "SELECT count(*) FROM v_record a, v_record b, v_record c, v_record d",
+    };
+    long long start;
+    long before;
+    FILE *f;
+    char path[2 * RIG_PATH];
+    (void)state;
+    rig_stop(&rig);
+    snprintf(path, sizeof path, "%s/conf", rig.base);
+    f = fopen(path, "w");
+    fputs("query_seconds = 1\n", f);
+    fclose(f);
+    rig.args[0] = "--config";
+    rig.args[1] = path;
+    rig_start(&rig);
+    rig.args[0] = NULL;
+    fill(200);
+    before = most_kb();
+    for (size_t i = 0; i < sizeof bombs / sizeof *bombs; i++) {
+        struct query q = sql(bombs[i]);
+        start = rig_now_ms();
+        ask(&q);
+        if (rig_now_ms() - start > 10000)
+            fail_msg("%s took %lld ms", bombs[i], rig_now_ms() - start);
+    }
+#ifndef __SANITIZE_ADDRESS__
+    if (most_kb() > before + 400 * 1024)
+        fail_msg("memory grew from %ld to %ld KB", before, most_kb());
+#endif
+    print_message("memory grew from %ld to %ld KB\n", before, most_kb());
+    assert_true(rig_alive(&rig));
+#undef NUMBERS
+}
+
 /* The functions that were made anew give what SQLite's give. */
 static void test_query_endpoint__functions_are_sqlites(void **state)
 {
     static const char *const calls[] = {
+        "printf('%d %s %5.2f|%-6s|%x', 7, 'text', 2.5, 'a', 255)",
+        "printf('%016x', -3)",
+        "printf('%q %Q %w %c', 'it''s', 'it''s', 'a\"b', 'xyz')",
+        "printf('%.1000c', 'x')",
+        "printf('%s')",
+        "printf('plain')",
+        "printf('in 2026 * %d%% 10000', 7)",
+        "printf(NULL, 1)",
+        "format('%,d %+d %05d', 1234567, 3, 4)",
         "instr('abcabc', 'ca')",
         "instr('abc', 'x')",
         "instr('abc', '')",
@@ -754,6 +835,7 @@ int main(void)
         TEST(test_query_endpoint__sql_comes_by_pages),
         TEST(test_query_endpoint__a_long_question_is_ended),
         TEST(test_query_endpoint__no_step_is_long),
+        TEST(test_query_endpoint__bombs),
         TEST(test_query_endpoint__functions_are_sqlites),
         TEST(test_query_endpoint__json_of_a_process_can_be_taken_apart),
         TEST(test_query_endpoint__short_questions_pass_long_ones),

@@ -6,6 +6,7 @@
 
 #include "tests/lib/cli.h"
 #include "tests/lib/rig.h"
+#include "tracerd/client.h"
 
 static struct rig_entries e;
 static struct rig_client c;
@@ -108,6 +109,31 @@ static void test_status__unhealthy_while_commits_fail(void **state)
     cli_has(s->out, "{\"key\":\"store_failing\",\"value\":0}\n");
 }
 
+/* What was lost is told for ever; it is trouble while somebody may do
+ * something about it. */
+static void test_status__losses_of_old_runs(void **state)
+{
+    static const char lost[] = "{\"key\":\"run.lossy.lost\",\"value\":7}\n";
+    (void)state;
+    greet("lossy", "", 4830);
+    rig_entries_init(&e);
+    rig_add_loss(&e, 1, TRD_LOST_RING_FULL, 7);
+    rig_send_data(&c, &e, 1);
+    rig_durable(&c, 1);
+    cli_has(cli_expect(1, "$T -o json status")->out,
+            "{\"key\":\"lost.ring_full\",\"value\":7}\n");
+    cli_has(cli_expect(1, "$T -d $DATA -o json status")->out, lost);
+    rig_send(&c, FRAME_BYE, 1, "", 0);
+    rig_hung_up(c.fd);
+    rig_close(&c);
+    cli_expect(1, "$T status"); /* since it was started */
+    cli_stop_daemon();
+    cli_has(cli_expect(0, "$T -d $DATA -o json status")->out, lost);
+    cli_start_daemon();
+    cli_expect(0, "$T status");
+    cli_has(cli_expect(0, "$T -d $DATA -o json status")->out, lost);
+}
+
 static void test_status__no_daemon(void **state)
 {
     (void)state;
@@ -126,6 +152,7 @@ int main(void)
         cmocka_unit_test(test_status__how_full_a_journal_is),
         cmocka_unit_test(test_status__a_journal_that_cannot_be_read),
         cmocka_unit_test(test_status__unhealthy_while_commits_fail),
+        cmocka_unit_test(test_status__losses_of_old_runs),
         cmocka_unit_test(test_status__no_daemon),
     };
     return cmocka_run_group_tests(tests, cli_setup, cli_teardown);

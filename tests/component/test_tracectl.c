@@ -127,7 +127,7 @@ static void test_cli__socket_path_too_long(void **state)
     dir[120] = '\0';
     mkdir(dir, 0700);
     const struct cli *c = cli_expect(3, "$T -s %s runs", dir);
-    cli_has(c->err, "has 131 bytes, the limit is 107");
+    cli_has(c->err, "has 132 bytes, the limit is 107");
     cli_expect(3, "$T -s %s import $CASES/H53_midnight.txt --run x", dir);
 }
 

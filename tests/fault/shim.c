@@ -25,7 +25,7 @@
 static struct fault_page *page;
 
 static const int usual[FAULT_N] = {
-#define FAULT_ERROR(name, code) [FAULT_##name] = code,
+#define FAULT_ERROR(name, code, fault) [FAULT_##name] = code,
     FAULT_OPS(FAULT_ERROR)
 #undef FAULT_ERROR
 };
@@ -106,8 +106,6 @@ SHOWN void *realloc(void *p, size_t n)
         return fails(FAULT_##op) ? (failure) : REAL(name) args;               \
     }
 
-WRAP(pread, ssize_t, -1, pread64, (int fd, void *p, size_t n, off64_t at),
-     (fd, p, n, at))
 WRAP(sync, int, -1, fsync, (int fd), (fd))
 WRAP(sync, int, -1, fdatasync, (int fd), (fd))
 WRAP(ftruncate, int, -1, ftruncate64, (int fd, off64_t n), (fd, n))
@@ -142,44 +140,90 @@ static int is_socket(int fd)
     return !syscall(SYS_fstat, fd, &st) && S_ISSOCK(st.st_mode);
 }
 
-#define WRAP_SOCKET(op, type, failure, name, params, args)                    \
+static int is_short(void)
+{
+    return (atomic_load(&page->how) & FAULT_SHORT) != 0;
+}
+
+static size_t half(size_t n)
+{
+    return n > 1 ? n / 2 : n;
+}
+
+#define WRAP_BYTES(op, name, params, args, half_args)                         \
     FIND(name)                                                                \
-    SHOWN type name params                                                    \
+    SHOWN ssize_t name params                                                 \
     {                                                                         \
-        if (is_socket(fd) && fails(FAULT_##op))                               \
-            return failure;                                                   \
+        if ((FAULT_##op == FAULT_pread || FAULT_##op == FAULT_pwrite ||       \
+             is_socket(fd)) &&                                                \
+            fails(FAULT_##op))                                                \
+            return is_short() ? REAL(name) half_args : -1;                    \
         return REAL(name) args;                                               \
     }
 
-WRAP_SOCKET(read, ssize_t, -1, read, (int fd, void *p, size_t n), (fd, p, n))
-WRAP_SOCKET(read, ssize_t, -1, readv, (int fd, const struct iovec *v, int n),
-     (fd, v, n))
-WRAP_SOCKET(read, ssize_t, -1, recv, (int fd, void *p, size_t n, int flags),
-     (fd, p, n, flags))
-WRAP_SOCKET(read, ssize_t, -1, recvmsg, (int fd, struct msghdr *m, int flags),
-     (fd, m, flags))
-WRAP_SOCKET(write, ssize_t, -1, write, (int fd, const void *p, size_t n), (fd, p, n))
-WRAP_SOCKET(write, ssize_t, -1, writev, (int fd, const struct iovec *v, int n),
-     (fd, v, n))
-WRAP_SOCKET(write, ssize_t, -1, send, (int fd, const void *p, size_t n, int flags),
-     (fd, p, n, flags))
-WRAP_SOCKET(write, ssize_t, -1, sendmsg, (int fd, const struct msghdr *m, int flags),
-     (fd, m, flags))
-FIND(pwrite64)
-SHOWN ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
+WRAP_BYTES(pread, pread64, (int fd, void *p, size_t n, off64_t at),
+           (fd, p, n, at), (fd, p, half(n), at))
+WRAP_BYTES(pwrite, pwrite64, (int fd, const void *p, size_t n, off64_t at),
+           (fd, p, n, at), (fd, p, half(n), at))
+WRAP_BYTES(read, read, (int fd, void *p, size_t n), (fd, p, n),
+           (fd, p, half(n)))
+WRAP_BYTES(read, recv, (int fd, void *p, size_t n, int flags),
+           (fd, p, n, flags), (fd, p, half(n), flags))
+WRAP_BYTES(write, write, (int fd, const void *p, size_t n), (fd, p, n),
+           (fd, p, half(n)))
+WRAP_BYTES(write, send, (int fd, const void *p, size_t n, int flags),
+           (fd, p, n, flags), (fd, p, half(n), flags))
+
+/* Of several parts the half of the first. */
+#define WRAP_PARTS(op, name)                                                  \
+    FIND(name)                                                                \
+    SHOWN ssize_t name(int fd, const struct iovec *v, int n)                  \
+    {                                                                         \
+        struct iovec part;                                                    \
+        if (!is_socket(fd) || !fails(FAULT_##op))                             \
+            return REAL(name)(fd, v, n);                                      \
+        if (!is_short() || n < 1)                                             \
+            return -1;                                                        \
+        part = (struct iovec){v->iov_base, half(v->iov_len)};                 \
+        return REAL(name)(fd, &part, 1);                                      \
+    }
+
+WRAP_PARTS(read, readv)
+WRAP_PARTS(write, writev)
+
+#define WRAP_MESSAGE(op, name, type)                                          \
+    FIND(name)                                                                \
+    SHOWN ssize_t name(int fd, type *m, int flags)                            \
+    {                                                                         \
+        struct msghdr one = *m;                                               \
+        struct iovec part;                                                    \
+        if (!is_socket(fd) || !fails(FAULT_##op))                             \
+            return REAL(name)(fd, m, flags);                                  \
+        if (!is_short() || m->msg_iovlen < 1)                                 \
+            return -1;                                                        \
+        part = (struct iovec){m->msg_iov->iov_base,                           \
+                              half(m->msg_iov->iov_len)};                     \
+        one.msg_iov = &part;                                                  \
+        one.msg_iovlen = 1;                                                   \
+        return REAL(name)(fd, (type *)&one, flags);                           \
+    }
+
+WRAP_MESSAGE(read, recvmsg, struct msghdr)
+WRAP_MESSAGE(write, sendmsg, const struct msghdr)
+
+/* libuv gives up where it gets no worker; the daemon tries that before. */
+static int is_libuv(void *caller)
 {
-    if (!fails(FAULT_pwrite))
-        return REAL(pwrite64)(fd, p, n, at);
-    if (atomic_load(&page->how) & FAULT_SHORT && n > 1)
-        return REAL(pwrite64)(fd, p, n / 2, at);
-    return -1;
+    Dl_info info;
+    return dladdr(caller, &info) && info.dli_fname &&
+           strstr(info.dli_fname, "libuv");
 }
 
 FIND(pthread_create)
 SHOWN int pthread_create(pthread_t *out, const pthread_attr_t *attr,
                          void *(*run)(void *), void *arg)
 {
-    if (fails(FAULT_thread))
+    if (!is_libuv(__builtin_return_address(0)) && fails(FAULT_thread))
         return errno;
     return REAL(pthread_create)(out, attr, run, arg);
 }

@@ -9,32 +9,34 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* X(name, errno): kinds of calls, and how they fail. */
+/* X(name, errno, fault): kinds of calls, how they fail, and which fault of the
+ * table (faults.txt) that is. Those of files are how SQLite comes to the disk,
+ * so each operation of its VFS is among them. */
 #define FAULT_OPS(X)                                                          \
-    X(malloc, ENOMEM) /* calloc, realloc */                                   \
-    X(open, EMFILE)                                                           \
-    X(pread, EIO)                                                             \
-    X(pwrite, ENOSPC)                                                         \
-    X(sync, EIO) /* fsync, fdatasync */                                       \
-    X(ftruncate, EIO)                                                         \
-    X(unlink, EACCES)                                                         \
-    X(rename, EACCES)                                                         \
-    X(mkdir, EACCES)                                                          \
-    X(allocate, ENOSPC) /* posix_fallocate */                                 \
-    X(mmap, ENOMEM)                                                           \
-    X(lock, EAGAIN) /* fcntl(F_SETLK), flock */                               \
-    X(stat, EACCES) /* fstat, lstat */                                        \
-    X(socket, EMFILE)                                                         \
-    X(bind, EACCES)                                                           \
-    X(listen, EMFILE)                                                         \
-    X(accept, EMFILE)                                                         \
-    X(read, EIO)  /* recv, recvmsg, readv */                                  \
-    X(write, EIO) /* send, sendmsg, writev */                                 \
-    X(thread, EAGAIN)                                                         \
-    X(random, EIO)
+    X(malloc, ENOMEM, 14) /* calloc, realloc */                               \
+    X(open, EMFILE, 27)                                                       \
+    X(pread, EIO, 12)                                                         \
+    X(pwrite, ENOSPC, 11)                                                     \
+    X(sync, EIO, 12) /* fsync, fdatasync */                                   \
+    X(ftruncate, EIO, 12)                                                     \
+    X(unlink, EACCES, 33)                                                     \
+    X(rename, EACCES, 33)                                                     \
+    X(mkdir, EACCES, 33)                                                      \
+    X(allocate, ENOSPC, 10) /* posix_fallocate */                             \
+    X(mmap, ENOMEM, 14)                                                       \
+    X(lock, EAGAIN, 40) /* fcntl(F_SETLK), flock */                           \
+    X(stat, EACCES, 33) /* fstat, lstat */                                    \
+    X(socket, EMFILE, 27)                                                     \
+    X(bind, EACCES, 33)                                                       \
+    X(listen, EMFILE, 27)                                                     \
+    X(accept, EMFILE, 27)                                                     \
+    X(read, EIO, 12)  /* recv, recvmsg, readv */                              \
+    X(write, EIO, 12) /* send, sendmsg, writev */                             \
+    X(thread, EAGAIN, 14)                                                     \
+    X(random, EIO, 12)
 
 enum fault_op {
-#define FAULT_MEMBER(name, code) FAULT_##name,
+#define FAULT_MEMBER(name, code, fault) FAULT_##name,
     FAULT_OPS(FAULT_MEMBER)
 #undef FAULT_MEMBER
     FAULT_N
@@ -43,7 +45,7 @@ enum fault_op {
 /* Bits of fault_page.how. */
 enum {
     FAULT_STICKY = 1, /* every later call too */
-    FAULT_SHORT = 2   /* a write does half of its work instead */
+    FAULT_SHORT = 2   /* a read or write does half of its work instead */
 };
 
 struct fault_page {

@@ -1,15 +1,44 @@
 /* See sweep.h. */
 #include "tests/fault/sweep.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/ingest.h"
+#include "tests/lib/oracle.h"
 
-enum { SOME = 5 /* cases of one kind in a short run */ };
+/* How each kind of call fails, besides its usual way once and from then on.
+ * Not EINTR for ever: who calls again then is right. */
+#define MORE_WAYS(X)                                                          \
+    X(pwrite, EIO, 0, 12)                                                     \
+    X(pwrite, EIO, FAULT_STICKY, 12)                                          \
+    X(pwrite, 0, FAULT_SHORT, 13)                                             \
+    X(pwrite, 0, FAULT_SHORT | FAULT_STICKY, 13)                              \
+    X(pread, 0, FAULT_SHORT, 13)                                              \
+    X(pread, 0, FAULT_SHORT | FAULT_STICKY, 13)                               \
+    X(read, 0, FAULT_SHORT, 13)                                               \
+    X(read, 0, FAULT_SHORT | FAULT_STICKY, 13)                                \
+    X(write, 0, FAULT_SHORT, 13)                                              \
+    X(write, 0, FAULT_SHORT | FAULT_STICKY, 13)                               \
+    X(open, EINTR, 0, 13)                                                     \
+    X(pread, EINTR, 0, 13)                                                    \
+    X(pwrite, EINTR, 0, 13)                                                   \
+    X(sync, EINTR, 0, 13)                                                     \
+    X(ftruncate, EINTR, 0, 13)                                                \
+    X(accept, EINTR, 0, 13)                                                   \
+    X(read, EINTR, 0, 13)                                                     \
+    X(write, EINTR, 0, 13)                                                    \
+    X(accept, EAGAIN, 0, 13)                                                  \
+    X(read, EAGAIN, 0, 13)                                                    \
+    X(read, EAGAIN, FAULT_STICKY, 13)                                         \
+    X(write, EAGAIN, 0, 13)                                                   \
+    X(write, EAGAIN, FAULT_STICKY, 13)
 
 struct fault_page *sweep_page;
 
@@ -18,7 +47,7 @@ static const char *shim;
 static uint64_t seed;
 
 static const char *const op_name[FAULT_N] = {
-#define OP_NAME(name, code) #name,
+#define OP_NAME(name, code, fault) #name,
     FAULT_OPS(OP_NAME)
 #undef OP_NAME
 };
@@ -57,18 +86,48 @@ void sweep_preload(bool on)
     }
 }
 
+static int error; /* instead of the usual one of the kind that is swept */
+
 void sweep_arm(int op, int64_t nth, int how)
 {
     memset(sweep_page, 0, sizeof *sweep_page);
     sweep_page->how = how;
+    sweep_page->error = error;
     sweep_page->countdown = nth;
     sweep_page->op = op;
 }
 
+bool sweep_start(struct rig *r)
+{
+    int code;
+    sweep_preload(true);
+    code = rig_try(r);
+    sweep_preload(false);
+    if (code == -1)
+        return true;
+    if (code >= 128 || code == 0)
+        fail_msg("the daemon ended with %d:\n%s", code, rig_log(r));
+    return false;
+}
+
+void sweep_end(struct rig *r)
+{
+    int status;
+    if (!r->pid)
+        return;
+    kill(r->pid, SIGTERM);
+    assert_int_equal(waitpid(r->pid, &status, 0), r->pid);
+    r->pid = 0;
+    if (!WIFEXITED(status))
+        fail_msg("the daemon died of signal %d:\n%s", WTERMSIG(status),
+                 rig_log(r));
+}
+
 /* ---- the program ---- */
 
-static sweep_case *run_case;
+static const struct sweep *the;
 static bool in_case;
+static int this_op;
 static int64_t this_call;
 
 /* One case in a rig of its own; whether the fault came. */
@@ -77,8 +136,9 @@ static bool run_one(int op, int64_t nth, int how)
     bool fired;
     ingest_set_up(NULL);
     in_case = true;
+    this_op = op < 0 ? 0 : op;
     this_call = nth;
-    run_case(op, nth, how);
+    the->run_case(op, nth, how);
     fired = sweep_page->fired > 0;
     ingest_tear_down(NULL);
     in_case = false;
@@ -89,52 +149,81 @@ static bool run_one(int op, int64_t nth, int how)
 static int tear_down(void **state)
 {
     if (in_case) {
-        print_error("call %lld of them; the log:\n%s\n",
-                    (long long)this_call, rig_log(&ingest.rig));
+        print_error("TRD_FAULT_CASE=\"%s %lld %d %d\"; the log:\n%s\n",
+                    op_name[this_op], (long long)this_call,
+                    sweep_page->how, error, rig_log(&ingest.rig));
         ingest_tear_down(state);
     }
     in_case = false;
     return 0;
 }
 
-static void sweep(int op, int how)
+struct kind {
+    const char *name;
+    int op, error, how;
+    int fault; /* of the table */
+};
+
+static const struct kind kinds[] = {
+#define USUAL_WAYS(name, code, fault)                                         \
+    {#name " fails once", FAULT_##name, 0, 0, fault},                         \
+    {#name " fails from then on", FAULT_##name, 0, FAULT_STICKY, fault},
+    FAULT_OPS(USUAL_WAYS)
+#undef USUAL_WAYS
+#define ONE_WAY(name, code, how, fault)                                       \
+    {#name " " #code " " #how, FAULT_##name, code, how, fault},
+    MORE_WAYS(ONE_WAY)
+#undef ONE_WAY
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static uint64_t calls_of[FAULT_N];
+
+static const char *way(const struct kind *k, const char *call)
 {
-    const char *asked = getenv("TRD_FAULT_CASES");
-    uint64_t some = asked ? strtoull(asked, NULL, 10) : SOME;
-    uint64_t calls, cases = 0, step;
-    run_one(-1, 0, 0);
-    calls = sweep_page->calls[op];
-    step = calls <= some ? 1 : calls / some;
-    for (uint64_t n = 1 + seed % step; n < 2 * calls + 8; n += step) {
-        cases++;
-        if (!run_one(op, (int64_t)n, how))
-            break;
-    }
-    print_message("%s, %s: %llu calls, %llu cases\n", op_name[op],
-                  how & FAULT_STICKY  ? "from then on"
-                  : how & FAULT_SHORT ? "half"
-                                      : "once",
-                  (unsigned long long)calls, (unsigned long long)cases);
+    static char text[96];
+    bool sticky = k->how & FAULT_STICKY;
+    snprintf(text, sizeof text, "%s: %s %s%s", the->side, call,
+             k->how & FAULT_SHORT ? "does half its work"
+             : k->error == EINTR  ? "says EINTR"
+             : k->error == EAGAIN ? "says EAGAIN"
+             : k->error == EIO    ? "says EIO"
+                                  : "fails",
+             sticky ? ", from then on" : ", once");
+    return text;
 }
 
-#define SWEEP(name, code)                                                     \
-    static void test_faults__##name##_fails_once(void **state)                \
-    {                                                                         \
-        (void)state;                                                          \
-        sweep(FAULT_##name, 0);                                               \
-    }                                                                         \
-    static void test_faults__##name##_fails_from_then_on(void **state)        \
-    {                                                                         \
-        (void)state;                                                          \
-        sweep(FAULT_##name, FAULT_STICKY);                                    \
-    }
-FAULT_OPS(SWEEP)
-#undef SWEEP
-
-static void test_faults__a_write_does_half_its_work(void **state)
+/* How often a run without a fault calls each. */
+static void count_calls(void **state)
 {
     (void)state;
-    sweep(FAULT_pwrite, FAULT_SHORT);
+    error = 0;
+    run_one(-1, 0, 0);
+    for (int i = 0; i < FAULT_N; i++)
+        calls_of[i] = sweep_page->calls[i];
+}
+
+static void test_faults(void **state)
+{
+    const struct kind *k = *state;
+    const char *asked = getenv("TRD_FAULT_CASES");
+    uint64_t some = asked ? strtoull(asked, NULL, 10) : the->some;
+    uint64_t calls = calls_of[k->op], cases = 0, step;
+    if (!calls) /* this side has no such call */
+        return;
+    error = k->error;
+    step = calls <= some ? 1 : calls / some;
+    for (uint64_t n = 1 + seed % step; n < 2 * calls + 8; n += step) {
+        if (!run_one(k->op, (int64_t)n, k->how))
+            break;
+        cases++;
+    }
+    error = 0;
+    print_message("%s: %llu calls, %llu cases\n", way(k, op_name[k->op]),
+                  (unsigned long long)calls, (unsigned long long)cases);
+    if (cases)
+        oracle_held(the->fault ? the->fault : k->fault, cases,
+                    way(k, "the n-th call"));
 }
 
 /* TRD_FAULT_CASE. */
@@ -144,40 +233,32 @@ static void test_faults__the_one_asked_for(void **state)
     int how, op = 0;
     long long nth;
     (void)state;
-    assert_int_equal(sscanf(getenv("TRD_FAULT_CASE"), "%31s %lld %d", name,
-                            &nth, &how),
-                     3);
+    assert_true(sscanf(getenv("TRD_FAULT_CASE"), "%31s %lld %d %d", name, &nth,
+                       &how, &error) >= 3);
     while (op < FAULT_N && strcmp(op_name[op], name))
         op++;
     assert_in_range(op, 0, FAULT_N - 1);
     print_message("fired: %d\n", run_one(op, nth, how));
 }
 
-int sweep_main(sweep_case *the_case, bool halves)
+int sweep_main(const struct sweep *s)
 {
-    const struct CMUnitTest tests[] = {
-#define TESTS(name, code)                                                     \
-    cmocka_unit_test_teardown(test_faults__##name##_fails_once, tear_down),   \
-        cmocka_unit_test_teardown(test_faults__##name##_fails_from_then_on,   \
-                                  tear_down),
-        FAULT_OPS(TESTS)
-#undef TESTS
-    };
-    const struct CMUnitTest half[] = {cmocka_unit_test_teardown(
-        test_faults__a_write_does_half_its_work, tear_down)};
+    static struct CMUnitTest tests[1 + KINDS];
     const struct CMUnitTest one[] = {
         cmocka_unit_test_teardown(test_faults__the_one_asked_for, tear_down)};
     int failed = sweep_init();
     if (failed)
         return failed;
-    run_case = the_case;
-    if (getenv("TRD_FAULT_CASE")) {
-        failed = cmocka_run_group_tests(one, NULL, NULL);
-    } else {
-        failed = cmocka_run_group_tests(tests, NULL, NULL);
-        if (halves)
-            failed += cmocka_run_group_tests(half, NULL, NULL);
-    }
+    the = s;
+    tests[0] = (struct CMUnitTest)cmocka_unit_test_teardown(count_calls,
+                                                            tear_down);
+    for (int i = 0; i < KINDS; i++)
+        tests[1 + i] = (struct CMUnitTest){kinds[i].name, test_faults, NULL,
+                                       tear_down,
+                                       (void *)(uintptr_t)&kinds[i]};
+    failed = getenv("TRD_FAULT_CASE")
+                 ? cmocka_run_group_tests(one, NULL, NULL)
+                 : cmocka_run_group_tests(tests, NULL, NULL);
     sweep_fini();
     return failed;
 }

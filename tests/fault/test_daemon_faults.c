@@ -5,44 +5,15 @@
  * end of both, a daemon without faults. Whatever happened, the daemon ends by
  * itself and not by a signal, the client never waits, and at last every
  * record is stored once. */
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/fault/sweep.h"
 #include "tests/lib/ingest.h"
+#include "tests/lib/oracle.h"
 
 #include "tracerd/client.h"
 
 enum { RECORDS = 40 };
-
-/* Starts a daemon with the shim in it; false where it did not get ready. */
-static bool start_faulty(struct rig *r)
-{
-    int code;
-    sweep_preload(true);
-    code = rig_try(r);
-    sweep_preload(false);
-    if (code == -1)
-        return true;
-    if (code >= 128 || code == 0)
-        fail_msg("the daemon ended with %d:\n%s", code, rig_log(r));
-    return false;
-}
-
-/* Ends a daemon that may have ended already; no signal but ours. */
-static void end_faulty(struct rig *r)
-{
-    int status;
-    if (!r->pid)
-        return;
-    kill(r->pid, SIGTERM);
-    assert_int_equal(waitpid(r->pid, &status, 0), r->pid);
-    r->pid = 0;
-    if (!WIFEXITED(status))
-        fail_msg("the daemon died of signal %d:\n%s", WTERMSIG(status),
-                 rig_log(r));
-}
 
 static void train(struct rig *r, int flush_ms)
 {
@@ -70,33 +41,28 @@ static void train(struct rig *r, int flush_ms)
     trd_client_close(c);
 }
 
-/* Where the records ended up: the run, and one that took its place. */
-static void check(void)
+static void check(struct rig *r)
 {
-    rig_until(ingest_ask("run", "SELECT count(DISTINCT step) FROM record") ==
-              RECORDS);
-    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"),
-                     RECORDS);
+    oracle_process(r, "run", getpid(), RECORDS, 0, 0);
+    oracle_run(r, "run");
     assert_int_equal(ingest_ask("run", "SELECT count(*) FROM loss"), 0);
-    assert_int_equal(ingest_ask("run", "SELECT integrity_check = 'ok' FROM"
-                                       " pragma_integrity_check"),
-                     1);
 }
 
 static void run_case(int op, int64_t nth, int how)
 {
     struct rig *r = &ingest.rig;
     sweep_arm(op, nth, how);
-    start_faulty(r);
+    sweep_start(r);
     train(r, how & FAULT_STICKY ? 100 : 1000);
     if (how & FAULT_STICKY) /* it would keep the daemon from ending well */
         sweep_page->op = -1;
-    end_faulty(r);
-    rig_start(r);
-    check();
+    sweep_end(r);
+    oracle_start(r);
+    check(r);
 }
 
 int main(void)
 {
-    return sweep_main(run_case, true);
+    const struct sweep s = {.run_case = run_case, .side = "daemon", .some = 4};
+    return sweep_main(&s);
 }

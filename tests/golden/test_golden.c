@@ -6,10 +6,12 @@
  * and hex digits; the first line is the length. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tests/lib/unit.h"
 
 #include "client/journal.h"
+#include "client/spool.h"
 #include "proto/crc32c.h"
 #include "proto/frame.h"
 #include "proto/query.h"
@@ -115,6 +117,33 @@ static void test_golden__hello_of_version_1(void **state)
     assert_int_equal(frame_check(&f, old + FRAME_HEADER_BYTES), 0);
     assert_int_equal(hello_get(old + FRAME_HEADER_BYTES, f.len, &back), 0);
     assert_slice(back.run, "train-1");
+    free(old);
+}
+
+static struct hello a_hello_with_policy(void)
+{
+    struct hello h = a_hello();
+    h.spool = slice_of("/var/spool/train-1.1.89abcdef.spool");
+    h.block_ms = 250;
+    h.spool_bytes = 1 << 30;
+    return h;
+}
+
+static void test_golden__hello_with_a_policy_of_version_1(void **state)
+{
+    (void)state;
+    uint8_t bytes[1024];
+    struct hello h = a_hello_with_policy(), back;
+    struct frame f;
+    size_t n;
+    assert_int_equal(hello_put(&h, bytes + FRAME_HEADER_BYTES, 512, &n), 0);
+    n = framed(bytes, FRAME_HELLO, 0, n);
+    uint8_t *old = golden("v1-policy.txt", bytes, n);
+    assert_int_equal(frame_get(old, &f), 0);
+    assert_int_equal(hello_get(old + FRAME_HEADER_BYTES, f.len, &back), 0);
+    assert_slice(back.spool, "/var/spool/train-1.1.89abcdef.spool");
+    assert_int_equal(back.block_ms, 250);
+    assert_int_equal(back.spool_bytes, 1 << 30);
     free(old);
 }
 
@@ -228,6 +257,62 @@ static void test_golden__journal_of_version_1(void **state)
     read_journal(old, j.head.size);
     free(old);
     trd__journal_close(&j, 0);
+}
+
+static void read_spool(const uint8_t *bytes, size_t n)
+{
+    static const enum spool_step steps[] = {
+        SPOOL_WORD, SPOOL_WORD, SPOOL_WORD, SPOOL_ENTRY, SPOOL_ENTRY,
+        SPOOL_ENTRY, SPOOL_END};
+    struct spool_head head;
+    struct spool_walk walk;
+    struct hello h;
+    struct entry e;
+    uint64_t seq;
+    assert_int_equal(spool_head_get(bytes, n, &head), 0);
+    assert_true(head.epoch == 0x0123456789abcdef);
+    assert_int_equal(head.first_seq, 1);
+    assert_int_equal(spool_hello_get(bytes, n, &head, &h), 0);
+    assert_int_equal(h.block_ms, 250);
+    spool_walk_init(&walk, &head);
+    size_t at = (size_t)spool_entries_at(&head), used;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++, at += used)
+        assert_int_equal(spool_next(&walk, bytes + at, n - at, true, &used,
+                                    &e, &seq),
+                         steps[i]);
+    assert_int_equal(walk.seq, 4);
+}
+
+static void test_golden__spool_of_version_1(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/trd-golden-XXXXXX";
+    uint8_t bytes[4096];
+    struct hello h = a_hello_with_policy();
+    struct trd__journal j;
+    struct trd__spool sp = {.fd = -1};
+    struct trd__run run;
+    uint64_t pos = 0;
+    struct journal_head head = {.epoch = 0x0123456789abcdef, .pid = 1234,
+                                .start_time = 5678, .boot_id = {1},
+                                .ring_bytes = JOURNAL_MIN_BYTES};
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(trd__journal_open(&j, NULL, "x", &head, "", 0), 0);
+    fill(&j);
+    assert_int_equal(
+        trd__spool_open(&sp, dir, 1 << 20, h.run, h.rank, head.epoch), 0);
+    trd__journal_peek(&j, &pos, 1024, &run);
+    assert_int_equal(trd__spool_append(&sp, &j, &h, &run, 1), 0);
+    FILE *f = fopen(sp.path, "r");
+    assert_non_null(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    trd__spool_close(&sp, 1);
+    trd__journal_close(&j, 0);
+    assert_int_equal(rmdir(dir), 0);
+    uint8_t *old = golden("v1-spool.txt", bytes, n);
+    read_spool(old, n);
+    free(old);
 }
 
 static void test_golden__data_and_dictionary_of_version_1(void **state)
@@ -379,8 +464,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc32c__known_answers),
         cmocka_unit_test(test_golden__hello_of_version_1),
+        cmocka_unit_test(test_golden__hello_with_a_policy_of_version_1),
         cmocka_unit_test(test_golden__answers_of_version_1),
         cmocka_unit_test(test_golden__journal_of_version_1),
+        cmocka_unit_test(test_golden__spool_of_version_1),
         cmocka_unit_test(test_golden__data_and_dictionary_of_version_1),
         cmocka_unit_test(test_golden__rules_and_histograms_of_version_1),
         cmocka_unit_test(test_golden__question_and_page_of_version_1),

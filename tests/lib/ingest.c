@@ -1,6 +1,7 @@
 /* One tracerd, one raw client, and questions to the run's file. */
 #include "tests/lib/ingest.h"
 
+#include <inttypes.h>
 #include <sqlite3.h>
 #include <stdio.h>
 
@@ -56,6 +57,30 @@ char *ingest_ask_text(const char *run, const char *sql)
     sqlite3_finalize(s);
     sqlite3_close(db);
     return text;
+}
+
+void ingest_values(const char *run, uint64_t epoch)
+{
+    static const char other[] =
+        "SELECT count(*) FROM record r JOIN path p ON p.id = r.path"
+        " JOIN shape h ON h.id = r.shape JOIN object o ON o.id = r.object"
+        " WHERE step != seq OR iteration != seq OR t_ns != 1000 * seq OR"
+        " microbatch != 1 OR labels != 0 OR note IS NOT NULL OR r.n IS NOT"
+        " NULL OR zero != 1 OR nan != 0 OR max != 2.5 OR min != -2.5 OR"
+        " absmin != 0.25 OR mean != 0.125 OR std != 1.5 OR l2 != 8 OR"
+        " p.text != '0' OR h.dims != '4 8' OR o.class != 'Linear' OR"
+        " o.module != 'layer1' OR o.instance != 1 OR"
+        " hash != (-81985529216486896 | seq) - (-81985529216486896 & seq) OR"
+        " samples != (SELECT samples FROM record a JOIN stream s ON"
+        " s.id = a.stream WHERE s.epoch = %" PRIu64 " AND a.seq = r.seq)";
+    char sql[2048];
+    snprintf(sql, sizeof sql, other, epoch);
+    assert_int_equal(ingest_ask(run, sql), 0);
+    snprintf(sql, sizeof sql,
+             "SELECT count(*) FROM record r JOIN stream s ON s.id = r.stream "
+             "WHERE s.epoch = %" PRIu64 " AND r.seq BETWEEN 1 AND 3",
+             epoch);
+    assert_int_equal(ingest_ask(run, sql), 3);
 }
 
 void ingest_send_dict(void)

@@ -12,6 +12,21 @@
 #include "proto/frame.h"
 #include "proto/record.h"
 
+/* What a program may grow by: a sanitizer keeps what was freed. */
+#if defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define RIG_SANITIZED 1
+#endif
+#endif
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define RIG_SANITIZED 1
+#endif
+#ifdef RIG_SANITIZED
+#define RIG_GROWTH_KB(kb) ((kb) + 2 * 1024 * 1024)
+#else
+#define RIG_GROWTH_KB(kb) (kb)
+#endif
+
 enum { RIG_PATH = 512, RIG_WAIT_MS = 10000, RIG_ARGS = 16 };
 
 struct rig {
@@ -21,6 +36,7 @@ struct rig {
     char log[RIG_PATH];  /* its stderr, over all starts */
     const char *args[RIG_ARGS]; /* more options, NULL-terminated */
     pid_t pid;           /* 0: not running */
+    uid_t uid;           /* that it runs as; 0: ours */
     bool journals_alive; /* rig_journal() makes them of this process */
     uint32_t journals_unreadable; /* this record of them does not decode */
 };
@@ -93,6 +109,12 @@ bool rig_greet(struct rig *r, struct rig_client *c, uint64_t epoch,
 void rig_open(struct rig *r, struct rig_client *c, uint64_t epoch);
 void rig_close(struct rig_client *c);
 
+/* A frame's bytes; how many. */
+enum { RIG_FRAME_BYTES = FRAME_HEADER_BYTES + FRAME_MAX_BYTES };
+size_t rig_frame(uint8_t *out, uint64_t epoch, uint16_t type, uint64_t seq,
+                 const void *payload, size_t n);
+size_t rig_hello_frame(uint8_t *out, uint64_t epoch, const struct hello *h);
+
 void rig_send(struct rig_client *c, uint16_t type, uint64_t seq,
               const void *payload, size_t n);
 /* Reads a frame, keeps what an ACK, WELCOME, REFUSE or NACK says. False at
@@ -122,11 +144,17 @@ void rig_add_shape(struct rig_entries *e, uint32_t id, int64_t rows,
 void rig_add_note(struct rig_entries *e, uint32_t id, const char *text);
 void rig_add_record(struct rig_entries *e, uint64_t seq,
                     const struct wire_record *m);
-/* Whole, but for a body that no reader takes. */
+/* Whole, whatever its body is; and one with a body that no reader takes. */
+void rig_add_entry(struct rig_entries *e, uint32_t kind, uint64_t number,
+                   const void *body, size_t n);
 void rig_add_unreadable(struct rig_entries *e, uint32_t kind, uint64_t number);
 void rig_add_loss(struct rig_entries *e, uint64_t seq, uint32_t cause,
                   uint64_t count);
-/* Sends them as a frame; first: of DICT the number, of DATA the seq. */
+/* As a frame, as bytes or sent; first: of DICT the number, of DATA the seq. */
+size_t rig_dict_frame(uint8_t *out, uint64_t epoch,
+                      const struct rig_entries *e, uint32_t first);
+size_t rig_data_frame(uint8_t *out, uint64_t epoch,
+                      const struct rig_entries *e, uint64_t first);
 void rig_send_dict(struct rig_client *c, const struct rig_entries *e,
                    uint32_t first);
 void rig_send_data(struct rig_client *c, const struct rig_entries *e,

@@ -32,6 +32,7 @@ except ImportError as error:
 
 import programs  # noqa: E402
 import recording  # noqa: E402
+from oracle import held  # noqa: E402, F401
 
 torch.set_num_threads(1)
 for name in [n for n in os.environ if n.startswith("TRACERD_")]:

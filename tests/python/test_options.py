@@ -120,9 +120,11 @@ def test_they_reach_the_client(recorded, monkeypatch):
     tracerd.attach(nn.Linear(1, 1), run="plain").close()
     tracerd.attach(
         nn.Linear(1, 1), run="all", sampling=("every", 9), histogram="exact",
-        same=False,
+        same=False, block_ms=7, spool="", spool_bytes=1 << 20,
     ).close()
-    assert [args[9:] for args in opened] == [(0, 0, 0, True), (1, 9, 2, False)]
+    assert [args[9:] for args in opened] == [
+        (0, 0, 0, True, 0, None, 1 << 30), (1, 9, 2, False, 7, "", 1 << 20),
+    ]
 
 
 def test_two_traces_of_a_run_share_one_way_to_look(recorded, capsys):
@@ -132,7 +134,47 @@ def test_two_traces_of_a_run_share_one_way_to_look(recorded, capsys):
     other = nn.Linear(1, 1)
     tracerd.attach(other, run="shared", sampling=("every", 2)).close()
     assert "first attach() to run shared" in capsys.readouterr().err
+    tracerd.attach(other, run="shared", block_ms=1).close()
+    assert "first attach() to run shared" in capsys.readouterr().err
     one.close()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"block_ms": -1}, {"block_ms": 1 << 32}, {"block_ms": 1.0},
+     {"block_ms": True}, {"spool_bytes": -1}, {"spool_bytes": "1G"},
+     {"spool": 3}, {"spool": b"x"}, {"spool": "a\0b"}],
+    ids=str,
+)
+def test_a_wrong_policy_is_refused(option):
+    name = next(iter(option))
+    with pytest.raises(ValueError, match=f"{name}=.*expected"):
+        tracerd.attach(nn.Linear(1, 1), run="wrong", **option)
+
+
+def test_a_directory_of_others_makes_no_spool(here, tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="there is no spool"):
+        t = tracerd.attach(nn.Linear(1, 1), run="open", spool=tmp_path)
+    assert t.counters["spool_error"]
+    t.close()
+
+
+def test_a_policy_is_stored(here, tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("TRACERD_SPOOL", str(tmp_path))
+    with tracerd.attach(nn.Linear(1, 1), run="policy", block_ms=250) as t:
+        t.record("x", torch.ones(3))
+        assert t.flush()
+        assert t.counters["spool_error"] is None
+        assert t.counters["spool_used_bytes"] == 0
+        assert t.counters["blocked_ns"] == 0
+    out = here.tracectl(
+        "-r", "policy", "-o", "csv", "sql",
+        "SELECT block_ms, spool_bytes FROM v_run",
+    ).stdout
+    assert out.split()[1:] == [f"250,{1 << 30}"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_threads_change_no_figure(monkeypatch):

@@ -107,6 +107,35 @@ static void test_hello__survives_the_way(void **state)
     assert_slice(g.info, "{\"a\":1}");
 }
 
+/* What a client does when its journal is full stands at the end, where older
+ * ones have nothing. */
+static void test_hello__with_a_policy_survives_the_way(void **state)
+{
+    (void)state;
+    uint8_t bytes[512];
+    struct hello h = a_hello(), g;
+    size_t n, plain;
+    assert_int_equal(hello_put(&h, bytes, sizeof bytes, &plain), 0);
+    assert_int_equal(hello_get(bytes, plain, &g), 0);
+    assert_slice(g.spool, "");
+    assert_int_equal(g.block_ms, 0);
+    assert_int_equal(g.spool_bytes, 0);
+    h.spool = slice_of("/d/train.3.0000002a.spool");
+    h.block_ms = 250;
+    h.spool_bytes = UINT64_C(1) << 40;
+    assert_int_equal(hello_put(&h, bytes, sizeof bytes, &n), 0);
+    assert_int_equal(hello_get(bytes, n, &g), 0);
+    assert_slice(g.spool, "/d/train.3.0000002a.spool");
+    assert_int_equal(g.block_ms, 250);
+    assert_true(g.spool_bytes == UINT64_C(1) << 40);
+    for (size_t cut = 0; cut < n; cut++)
+        assert_int_equal(hello_get(bytes, cut, &g) < 0, cut != plain);
+    assert_int_equal(hello_get(bytes, n + 3, &g), 0); /* of a later version */
+    h.spool_bytes = UINT64_MAX;
+    assert_int_equal(hello_put(&h, bytes, sizeof bytes, &n), 0);
+    assert_int_equal(hello_get(bytes, n, &g), TRD_EINVAL);
+}
+
 static void test_hello__cut_at_every_byte_is_refused(void **state)
 {
     (void)state;
@@ -201,6 +230,7 @@ int main(void)
         cmocka_unit_test(test_frame__length_over_the_limit_is_refused),
         cmocka_unit_test(test_frame__version_of_the_future_is_refused),
         cmocka_unit_test(test_hello__survives_the_way),
+        cmocka_unit_test(test_hello__with_a_policy_survives_the_way),
         cmocka_unit_test(test_hello__cut_at_every_byte_is_refused),
         cmocka_unit_test(test_hello__values_out_of_range_are_refused),
         cmocka_unit_test(test_welcome_ack_gap_ping_refusal__survive_the_way),

@@ -39,6 +39,35 @@ static void test_place__explicit_directory_is_the_only_one(void **state)
     assert_int_equal(place_dir(&env, 0, out, 4, &parent), TRD_ELIMIT);
 }
 
+static void test_place__runs_below_the_home_or_where_all_may_write(void **state)
+{
+    (void)state;
+    struct place_env env = {.uid = 7, .xdg_state_home = "/s", .home = "/h"};
+    char out[256];
+    int shared;
+    const char *const expected[] = {"/s/tracerd", "/var/tmp/tracerd-7",
+                                    "/tmp/tracerd-7-runs"};
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(place_data(&env, i, out, sizeof out, &shared), 0);
+        assert_string_equal(out, expected[i]);
+        assert_int_equal(shared, i > 0);
+    }
+    assert_int_equal(place_data(&env, 3, out, sizeof out, &shared),
+                     TRD_ENOTFOUND);
+    env.xdg_state_home = "relative";
+    assert_int_equal(place_data(&env, 0, out, sizeof out, &shared), 0);
+    assert_string_equal(out, "/h/.local/state/tracerd");
+    env.home = NULL;
+    assert_int_equal(place_data(&env, 0, out, sizeof out, &shared), 0);
+    assert_string_equal(out, "/var/tmp/tracerd-7");
+    env.tracerd_data = "here";
+    assert_int_equal(place_data(&env, 0, out, sizeof out, &shared), 0);
+    assert_string_equal(out, "here");
+    assert_int_equal(place_data(&env, 1, out, sizeof out, &shared),
+                     TRD_ENOTFOUND);
+    assert_int_equal(place_data(&env, 0, out, 4, &shared), TRD_ELIMIT);
+}
+
 static void test_place__socket_path_of_107_bytes_is_the_longest(void **state)
 {
     (void)state;
@@ -69,6 +98,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_place__candidates_in_order),
         cmocka_unit_test(test_place__explicit_directory_is_the_only_one),
+        cmocka_unit_test(
+            test_place__runs_below_the_home_or_where_all_may_write),
         cmocka_unit_test(test_place__socket_path_of_107_bytes_is_the_longest),
         cmocka_unit_test(test_place__run_names),
     };

@@ -25,8 +25,10 @@ static int open_db(void **state)
     run(schema_sql);
     run("INSERT INTO meta VALUES('name', 'r');"
         "INSERT INTO stream VALUES"
-        " (0,0,0,11,2,1,1,'b','h',0,'c',1000,5,'',9,2,50,9,'open'),"
-        " (4096,0,1,12,2,1,1,'b','h',0,'c',2000,5,'',4,2,60,9,'ended');"
+        " (0,0,0,11,2,1,1,'b','h',0,'c',1000,5,'',9,2,50,9,'open',"
+        "  0,0),"
+        " (4096,0,1,12,2,1,1,'b','h',0,'c',2000,5,'',4,2,60,9,'ended',"
+        "  250,1024);"
         "INSERT INTO object VALUES(1,'Linear',1,'a'),(2,'Conv-1',2,'b'),"
         " (3,'We[ir]d',1,'c');"
         "INSERT INTO path VALUES(1,'0'),(2,'a.weight');"

@@ -218,9 +218,13 @@ static void test_session__frames_it_does_not_know(void **state)
     f = frame_of(FRAME_DATA, 1, 8);
     f.crc ^= 1;
     closes(session_frame(&s, &f, payload, 1), REASON_CRC);
-    closes(session_bad_header(TRD_EVERSION), REASON_VERSION);
-    closes(session_bad_header(TRD_ELIMIT), REASON_TOO_BIG);
-    closes(session_bad_header(TRD_ECORRUPT), REASON_MALFORMED);
+    static const uint8_t head[FRAME_HEADER_BYTES] = {'T', 'R', 'C', '1', 7};
+    struct verdict v = session_bad_header(&s, TRD_EVERSION, head);
+    closes(v, REASON_VERSION);
+    assert_string_equal(
+        v.why, "a frame of version 7; this daemon speaks version 1");
+    closes(session_bad_header(&s, TRD_ELIMIT, head), REASON_TOO_BIG);
+    closes(session_bad_header(&s, TRD_ECORRUPT, head), REASON_MALFORMED);
 }
 
 static struct verdict say_batch(uint32_t n, uint32_t first, size_t bytes)

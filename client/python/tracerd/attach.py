@@ -7,7 +7,7 @@ import weakref
 
 from . import _tracerd
 from .context import LOCAL_RANK, context, info
-from .process import Figures, connect, forget, keep, warn
+from .process import Figures, Policy, connect, forget, keep, warn
 from .schedule import Schedule, contains, number_of, ranges
 from .tensors import histogram_of, samples_of, sampling_of
 
@@ -33,6 +33,9 @@ def attach(
     histogram=None,
     threads=None,
     same=True,
+    block_ms=0,
+    spool=None,
+    spool_bytes=1 << 30,
 ):
     """Traces a model from now on; returns a Trace.
 
@@ -70,10 +73,21 @@ def attach(
         to single elements behind torch's back within one (raw pointers,
         x.data, numpy and dlpack views, other processes, collectives that
         have not ended) and is to be caught at it, say same=False.
+    block_ms: how long a hook waits for room when the journal is full (all
+        of the training waits with it). By default it never does, and what
+        finds no room is counted as lost. A wait in vain is not repeated
+        before a daemon has taken something.
+    spool: a directory on a disk, of yours and with nobody else writing to it,
+        for what the journal has no room for while no daemon takes it. By
+        default $TRACERD_SPOOL, else none; "" is none. What is in it survives
+        this process and an orderly restart of the machine.
+    spool_bytes: the most that the file of this process may have there; 0 is
+        none.
 
     Where an argument is left at its default, the environment decides:
     TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS,
-    TRACERD_MATCH and TRACERD_THREADS. TRACERD_DISABLE=1 turns tracing off.
+    TRACERD_MATCH, TRACERD_THREADS and TRACERD_SPOOL. TRACERD_DISABLE=1 turns
+    tracing off.
     Rank, world size and restart number come from the launcher (torchrun,
     mpirun, srun).
 
@@ -84,7 +98,8 @@ def attach(
     without tracing.
 
     Threads: call it in one; the model may run in any. Blocks: for creating
-    the journal (a file in memory), never for the daemon. Raises ValueError
+    the journal (a file in memory), never for the daemon, nor does a hook
+    unless block_ms says so. Raises ValueError
     or TypeError for wrong arguments and nothing else: when tracing itself
     fails, it warns and the training goes on untraced.
     """
@@ -105,6 +120,7 @@ def attach(
     _threads(threads, environ.get("TRACERD_THREADS"))
     if not isinstance(same, bool):
         raise ValueError(f"same={same!r}: expected True or False")
+    policy = _policy(block_ms, spool, spool_bytes)
     start = number_of(start, "start")
     model = _module(model)
     me = context(run)
@@ -117,7 +133,7 @@ def attach(
         trace._open(
             model, optimizer, me, samples, schedule, passes, name or "",
             start, tags, match or environ.get("TRACERD_MATCH"), ignore,
-            figures,
+            figures, policy,
         )
         trace._connection.speaks = _speaks(me, wanted_ranks)
     except Exception as error:
@@ -152,6 +168,26 @@ def _threads(asked, environ):
             f"{what}={number!r}: expected 1 to {_tracerd.MAX_THREADS}"
         )
     _tracerd.threads(number)
+
+
+def _policy(block_ms, spool, spool_bytes):
+    for what, number, most in (
+        ("block_ms", block_ms, (1 << 32) - 1),
+        ("spool_bytes", spool_bytes, (1 << 63) - 1),
+    ):
+        if (
+            not isinstance(number, int)
+            or isinstance(number, bool)
+            or not 0 <= number <= most
+        ):
+            raise ValueError(f"{what}={number!r}: expected 0 to {most}")
+    try:
+        spool = None if spool is None else os.fspath(spool)
+    except TypeError:
+        spool = False
+    if spool is not None and (not isinstance(spool, str) or "\0" in spool):
+        raise ValueError(f"spool={spool!r}: expected a directory")
+    return Policy(block_ms, spool, spool_bytes)
 
 
 def _passes(passes):
@@ -198,7 +234,7 @@ class Trace:
 
     def _open(
         self, model, optimizer, me, samples, schedule, passes, name, start,
-        tags, match, ignore, figures,
+        tags, match, ignore, figures, policy,
     ):
         from . import names, tensors
         from .hooks import Recorder
@@ -208,7 +244,7 @@ class Trace:
         rows = names.walk(model, name)
         things = [row.thing for row in rows if not row.wrapper]
         _select(names, things, names.globs(match), names.globs(ignore))
-        self._connection = connect(me, info(model, tags), figures)
+        self._connection = connect(me, info(model, tags), figures, policy)
         self._connection.client.watch(collectives)
         self._recorder = Recorder(
             self._connection, samples, passes, schedule, start, things
@@ -290,7 +326,9 @@ class Trace:
     def counters(self):
         """What became of the records of this process's run: a dict of
         submitted, committed, durable, lost (by cause), connects,
-        journal_used_bytes, journal_bytes, connected and last_error."""
+        journal_used_bytes, journal_bytes, connected, last_error,
+        blocked_ns, spool_used_bytes and spool_error (why there is no spool,
+        or why it took nothing when it was tried last)."""
         if self._connection is None:
             return {}
         return self._connection.client.counters()

@@ -39,16 +39,29 @@ class Figures(NamedTuple):
     same: bool  # a tensor seen again unchanged is not read again
 
 
+class Policy(NamedTuple):
+    """What a client does when its journal is full."""
+
+    block_ms: int  # it waits so long for room
+    spool: str  # directory; None: as the environment says
+    spool_bytes: int  # the most of a file there
+
+
 class Connection:
     """A client that all traces of one run in this process share."""
 
-    def __init__(self, me, info, figures):
+    def __init__(self, me, info, figures, policy):
         self.key = me.run
         self.figures = figures
+        self.policy = policy
         self.client = _tracerd.open(
             me.run, me.job, info, me.rank, me.world, me.attempt, 0, True,
             None, *figures.sampling, figures.histogram, figures.same,
+            *policy,
         )
+        error = self.client.counters().get("spool_error")
+        if error:
+            warn(f"there is no spool: {error}")
         self.users = 0
         self.speaks = True  # this process warns for its machine
         self.settled = False  # a daemon answered, or its absence was told
@@ -101,16 +114,23 @@ class Connection:
         self.client.close()
 
 
-def connect(me, info, figures):
+def connect(me, info, figures, policy):
     """The Connection for a Context, made if there is none; one that is there
-    keeps the Figures it was made with."""
+    keeps the Figures and the Policy it was made with."""
     connection = _connections.get(me.run)
     if connection is None:
-        connection = _connections[me.run] = Connection(me, info, figures)
+        connection = _connections[me.run] = Connection(
+            me, info, figures, policy
+        )
     elif connection.figures != figures:
         warn(
             "sampling, histogram and same are those of the first attach() to "
             f"run {me.run}"
+        )
+    elif connection.policy != policy:
+        warn(
+            "block_ms, spool and spool_bytes are those of the first attach() "
+            f"to run {me.run}"
         )
     connection.users += 1
     return connection
