@@ -108,6 +108,33 @@ static int check_found(const char *path, const struct stat *st,
     return 0;
 }
 
+/* A new directory must survive a power cut before a run in it does. */
+static void sync_above(const char *path)
+{
+    char parent[PATH_MAX];
+    char *slash;
+    int fd;
+    snprintf(parent, sizeof parent, "%s", path);
+    slash = strrchr(parent, '/');
+    if (!slash)
+        snprintf(parent, sizeof parent, ".");
+    else
+        slash[slash == parent] = '\0';
+    fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    (void)fsync(fd); /* some file systems cannot */
+    close(fd);
+}
+
+static int make_one(const char *path)
+{
+    if (mkdir(path, 0700) != 0)
+        return -1;
+    sync_above(path);
+    return 0;
+}
+
 /* Creates every missing component above the last. */
 static void make_above(const char *path)
 {
@@ -115,7 +142,7 @@ static void make_above(const char *path)
     snprintf(part, sizeof part, "%s", path);
     for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
         *p = '\0';
-        (void)mkdir(part, 0700);
+        (void)make_one(part); /* or it is there */
         *p = '/';
     }
 }
@@ -144,7 +171,7 @@ int dirs_check(const char *path, enum dirs_kind kind, bool make,
 
     if (make && make_parents)
         make_above(path);
-    if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
+    if (make && make_one(path) != 0 && errno != EEXIST) {
         int err = errno;
         SAY("cannot create '%s': %s%s", path, strerror(err),
             err == ENOENT ? "; create the directory above it first" : "");

@@ -170,8 +170,8 @@ static void test_backlog__a_journal_that_is_slow_to_read(void **state)
     char path[2 * RIG_PATH];
     long long begin;
     (void)state;
+    make_hostile("slow"); /* first: no half of it may be found */
     rig_start(r);
-    make_hostile("slow");
     snprintf(path, sizeof path, "%s/slow" JOURNAL_SUFFIX, r->dir);
     begin = rig_now_ms();
     rig_open(r, &ingest.c, 77); /* and whoever lives is served */
