@@ -3,13 +3,13 @@
 It keeps figures, not tensors, and knows nothing of the tracer.
 """
 
-import dataclasses
 import sys
 import threading
 import weakref
 
 import numpy as np
 import torch
+from recording import tensors_of
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel",
             "CheckpointWrapper", "OptimizedModule", "DeepSpeedEngine")
@@ -41,22 +41,6 @@ def figures(tensor):
             *head, a.max(), a.min(), a.mean(), a.std(),
             np.sqrt((a * a).sum()), int((a == 0).sum()), 0,
         ]
-
-
-def tensors_of(value):
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_of(item)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from tensors_of(getattr(value, field.name))
-    elif hasattr(value, "data") and isinstance(value.data, dict):
-        yield from tensors_of(value.data)  # a UserDict
 
 
 def class_of(module):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import weakref
+from collections import UserDict
 
 import torch
 from torch import nn
@@ -137,6 +138,8 @@ def tensors_of(value):
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_of(item)
+    elif isinstance(value, UserDict):
+        yield from tensors_of(value.data)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from tensors_of(getattr(value, field.name))
