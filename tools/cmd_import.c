@@ -190,6 +190,7 @@ int cmd_import(struct ctl *ctl, int argc, char **argv)
         {OPTION_NUMBER, "--rank", &o.rank},
         {OPTION_NUMBER, "--attempt", &o.attempt},
         {OPTION_NUMBER, "--samples", &samples},
+        {OPTION_FLAG, "--without-spool", &o.without_spool},
         {OPTION_END, NULL, NULL}};
     if (ctl_options(ctl, options, &argc, argv))
         return CTL_BAD;

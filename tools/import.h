@@ -10,6 +10,7 @@ struct import_options {
     int64_t rank, attempt; /* -1: as a journal says, else 0 */
     const char *date;     /* of the first line, YYYY-MM-DD; NULL: by mtime */
     uint32_t samples;     /* of the log's lines */
+    int without_spool;    /* one that is not there is lost */
 };
 
 struct import_result {

@@ -89,12 +89,12 @@ static int map_image(const char *path, struct image *m)
 }
 
 /* The spool that the journal names, if it is there and its own. */
-static void find_spool(struct image *m)
+static void find_spool(struct image *m, char path[WIRE_STRING_MAX + 1])
 {
-    char path[WIRE_STRING_MAX + 1];
+    path[0] = 0;
     if (!m->hello.spool.n)
         return;
-    snprintf(path, sizeof path, "%.*s", (int)m->hello.spool.n,
+    snprintf(path, WIRE_STRING_MAX + 1, "%.*s", (int)m->hello.spool.n,
              m->hello.spool.text);
     if (import_spool_open(&m->spool, path) == 0 &&
         m->spool.head.epoch != m->head.epoch)
@@ -110,8 +110,10 @@ static void apply(struct image *m, const struct import_options *o)
         h->rank = (uint32_t)o->rank;
     if (o->attempt >= 0)
         h->attempt = (uint32_t)o->attempt;
-    h->journal = h->spool = slice_of(""); /* the daemon looks for no file */
     h->first_seq = m->state.durable_seq + 1;
+    if (h->spool.n && !m->spool.bytes && !o->without_spool)
+        h->first_seq = 1; /* or the daemon counts the spool as lost */
+    h->journal = h->spool = slice_of(""); /* the daemon looks for no file */
     if (m->spool.bytes && m->spool.head.first_seq < h->first_seq)
         h->first_seq = m->spool.head.first_seq;
     h->max_len = FRAME_MAX_BYTES;
@@ -188,13 +190,14 @@ int import_journal(const char *path, const struct import_daemon *daemon,
     struct image m = {0};
     struct ingest *in = NULL;
     const char *dir;
+    char spool[WIRE_STRING_MAX + 1];
     uint64_t last = 0;
     if (import_is_spool(path))
         return import_spool(path, daemon, options, out);
     int code = map_image(path, &m);
     if (code)
         goto out;
-    find_spool(&m);
+    find_spool(&m, spool);
     apply(&m, options);
     out->rank = m.hello.rank;
     out->attempt = m.hello.attempt;
@@ -207,7 +210,15 @@ int import_journal(const char *path, const struct import_daemon *daemon,
         goto out;
     snprintf(out->run, sizeof out->run, "%.*s",
              (int)ingest_welcome(in)->run.n, ingest_welcome(in)->run.text);
-    code = send_words(&m, in);
+    if (spool[0] && !m.spool.bytes && !options->without_spool &&
+        ingest_welcome(in)->committed_seq < m.state.durable_seq)
+        code = ctl_fail(CTL_BAD,
+                        "before what is in '%s' comes the spool '%s', which is "
+                        "not there: import that first, wherever it is, or say "
+                        "--without-spool to count its records as lost",
+                        path, spool);
+    if (code == 0)
+        code = send_words(&m, in);
     if (code == 0)
         code = send_records(&m, in, &last, out);
     if (code == 0)

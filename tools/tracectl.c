@@ -69,7 +69,7 @@ const struct command ctl_commands[] = {
      "  tracectl export run.db --format csv > run.csv\n",
      cmd_export},
     {"import",
-     "FILE... [--run NAME] [--rank N] [--attempt N]\n"
+     "FILE... [--run NAME] [--rank N] [--attempt N] [--without-spool]\n"
      "       [--date YYYY-MM-DD] [--samples K]",
      "store text logs of the original script, journals and spools",
      "Good lines are kept, bad ones are named as FILE:LINE:COLUMN and end the\n"

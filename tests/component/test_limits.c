@@ -395,7 +395,10 @@ static void test_limits__four_thousand_clients_at_once(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &l), 0);
     l.rlim_cur = l.rlim_max;
     setrlimit(RLIMIT_NOFILE, &l);
-    if (l.rlim_cur < N + 100)
+#ifdef __SANITIZE_THREAD__ /* so slow that peers would seem silent */
+    n = 1100;
+#endif
+    if (l.rlim_cur < n + 100)
         n = (unsigned)l.rlim_cur - 100;
     oracle_start(&ingest.rig);
     while (served < n) {

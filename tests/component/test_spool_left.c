@@ -452,6 +452,25 @@ static void test_spool__imported_with_its_journal(void **state)
     unlink(outage_spool());
 }
 
+static void test_spool__journal_is_not_imported_before_its_spool(void **state)
+{
+    char journal[2 * RIG_PATH], spool[2 * RIG_PATH];
+    (void)state;
+    leave(OUTAGE_MANY);
+    snprintf(journal, sizeof journal, "%s/aside.journal", ingest.rig.base);
+    snprintf(spool, sizeof spool, "%s/aside.spool", ingest.rig.base);
+    assert_int_equal(rename(outage_journal(), journal), 0);
+    assert_int_equal(rename(outage_spool(), spool), 0);
+    rig_start(&ingest.rig);
+    assert_int_equal(tracectl("import", journal), 2);
+    assert_int_equal(tracectl("import", spool), 0);
+    assert_int_equal(tracectl("import", journal), 0);
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"),
+                     OUTAGE_MANY);
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM loss"), 0);
+    rig_stop(&ingest.rig);
+}
+
 /* A journal in private memory is no file that anybody finds: at the end all of
  * it goes to the spool. */
 static void test_spool__of_a_process_without_a_journal_file(void **state)
@@ -570,6 +589,7 @@ int main(int argc, char **argv)
         outage_test(test_spool__cut_while_its_process_lives),
         outage_test(test_spool__imported_without_its_journal),
         outage_test(test_spool__imported_with_its_journal),
+        outage_test(test_spool__journal_is_not_imported_before_its_spool),
         outage_test(test_spool__of_a_process_without_a_journal_file),
         outage_test(test_spool__damage_is_found_and_imported_around),
         outage_test(test_policy__run_of_before_is_read_and_goes_on),

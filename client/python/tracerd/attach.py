@@ -181,13 +181,10 @@ def _policy(block_ms, spool, spool_bytes):
             or not 0 <= number <= most
         ):
             raise ValueError(f"{what}={number!r}: expected 0 to {most}")
-    try:
-        spool = None if spool is None else os.fspath(spool)
-    except TypeError:
-        spool = False
-    if spool is not None and (not isinstance(spool, str) or "\0" in spool):
+    path = os.fspath(spool) if isinstance(spool, os.PathLike) else spool
+    if path is not None and (not isinstance(path, str) or "\0" in path):
         raise ValueError(f"spool={spool!r}: expected a directory")
-    return Policy(block_ms, spool, spool_bytes)
+    return Policy(block_ms, path, spool_bytes)
 
 
 def _passes(passes):
