@@ -67,7 +67,8 @@ static int is_time(struct trd__sender *s, uint64_t at)
     if (used <= ring / 2)
         s->calm_ns = at;
     else if (s->spool.last_seq || used > ring / 8 * 7 ||
-             at - s->calm_ns > CALM_MS * MS)
+             /* an acknowledgement of this very turn is later than at */
+             (at > s->calm_ns && at - s->calm_ns > CALM_MS * MS))
         s->spooling = 1;
     if (!s->crowded)
         s->spooling = 0;
