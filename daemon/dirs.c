@@ -108,12 +108,11 @@ static int check_found(const char *path, const struct stat *st,
     return 0;
 }
 
-/* A new directory must survive a power cut before a run in it does. */
-static void sync_above(const char *path)
+int dirs_sync_above(const char *path)
 {
     char parent[PATH_MAX];
     char *slash;
-    int fd;
+    int fd, rc;
     snprintf(parent, sizeof parent, "%s", path);
     slash = strrchr(parent, '/');
     if (!slash)
@@ -122,16 +121,19 @@ static void sync_above(const char *path)
         slash[slash == parent] = '\0';
     fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return;
-    (void)fsync(fd); /* some file systems cannot */
+        return -1;
+    rc = fsync(fd);
     close(fd);
+    return rc;
 }
 
+/* It must survive a power cut before a run in it does, but some file systems
+ * cannot say that it will. */
 static int make_one(const char *path)
 {
     if (mkdir(path, 0700) != 0)
         return -1;
-    sync_above(path);
+    (void)dirs_sync_above(path);
     return 0;
 }
 

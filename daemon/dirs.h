@@ -18,6 +18,10 @@ enum dirs_kind {
 int dirs_check(const char *path, enum dirs_kind kind, bool make,
                bool make_parents, char why[DIRS_WHY_BYTES]);
 
+/* Syncs the directory that holds path, so that what was made or renamed there
+ * survives a power cut. 0, or -1 with errno. */
+int dirs_sync_above(const char *path);
+
 /* Locks dir/tracerd.lock and puts our process id in it. *fd keeps the lock.
  * TRD_EBUSY when another tracerd holds it, TRD_EIO. */
 int dirs_lock(const char *dir, int *fd, char why[DIRS_WHY_BYTES]);

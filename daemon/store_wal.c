@@ -16,13 +16,12 @@
  * full and synced, before anybody is told of a mark or anything is copied. */
 #include "daemon/store_sqlite.h"
 
+#include "daemon/dirs.h"
 #include "daemon/log.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define MS UINT64_C(1000000)
 
@@ -76,24 +75,6 @@ static int write_again(sqlite3_file *wal)
     return rc == SQLITE_IOERR_SHORT_READ ? SQLITE_OK : rc;
 }
 
-/* SQLite does this too, but does not say when it fails. */
-static int sync_names(const char *path)
-{
-    char dir[PATH_MAX];
-    char *slash;
-    int fd, rc;
-    snprintf(dir, sizeof dir, "%s", path);
-    slash = strrchr(dir, '/');
-    if (slash)
-        *slash = '\0';
-    fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return SQLITE_IOERR_DIR_FSYNC;
-    rc = fsync(fd) == 0 ? SQLITE_OK : SQLITE_IOERR_DIR_FSYNC;
-    close(fd);
-    return rc;
-}
-
 int wal_settle(sqlite3 *db, const char *path)
 {
     sqlite3_file *wal = NULL;
@@ -104,8 +85,9 @@ int wal_settle(sqlite3 *db, const char *path)
         if (rc == SQLITE_OK)
             rc = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
     }
-    if (rc == SQLITE_OK)
-        rc = sync_names(path);
+    /* SQLite does this too, but does not say when it fails */
+    if (rc == SQLITE_OK && dirs_sync_above(path) != 0)
+        rc = SQLITE_IOERR_DIR_FSYNC;
     if (rc == SQLITE_OK)
         wal_keep(db, false);
     return rc;
