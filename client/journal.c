@@ -59,7 +59,6 @@ static int create_file(struct trd__journal *j, const char *dir,
 {
     int n = snprintf(j->path, sizeof j->path, "%s/%s", dir, name);
     int m = snprintf(fresh, cap, "%s/%s.new", dir, name);
-    struct stat st;
     if (n < 0 || (size_t)n >= sizeof j->path || m < 0 || (size_t)m >= cap)
         return TRD_EPATH;
     int fd = trd__sys.open(fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW,
@@ -68,14 +67,12 @@ static int create_file(struct trd__journal *j, const char *dir,
         return TRD_EIO;
     POINT(journal_created);
     j->fd = trd__sys.move_high(fd);
-    if (trd__sys.fstat(j->fd, &st)) {
+    if (trd__remember(j->fd, &j->dev, &j->ino)) {
         trd__sys.unlink(fresh);
         trd__sys.close(j->fd);
         j->fd = -1;
         return TRD_EIO;
     }
-    j->dev = st.st_dev;
-    j->ino = st.st_ino;
     /* all of it now: a full disk must show here and never as SIGBUS */
     if (trd__sys.allocate(j->fd, (off_t)j->head.size) ||
         trd__lock_file(j->fd)) {

@@ -132,7 +132,6 @@ static void queue_hello(struct trd__sender *s)
 static int try_connect(struct trd__sender *s)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    struct stat st;
     if (!s->dir[0]) /* none that is ours alone */
         return TRD_EACCES;
     if (place_socket(s->dir, PLACE_INGEST, to.sun_path, sizeof to.sun_path))
@@ -146,7 +145,7 @@ static int try_connect(struct trd__sender *s)
         trd__sys.close(fd);
         return nobody ? TRD_ENODAEMON : TRD_EIO;
     }
-    if (trd__sys.fstat(fd, &st)) {
+    if (trd__remember(fd, &s->dev, &s->ino)) {
         trd__sys.close(fd);
         return TRD_EIO;
     }
@@ -155,8 +154,6 @@ static int try_connect(struct trd__sender *s)
         return TRD_EACCES;
     }
     s->fd = fd;
-    s->dev = st.st_dev;
-    s->ino = st.st_ino;
     s->born_ns = s->heard_ns = s->spoke_ns = now();
     forget_window(s);
     queue_hello(s);
@@ -625,7 +622,7 @@ static void *run(void *arg)
             if (s->fd >= 0 && now() - s->heard_ns > limit * MS)
                 disconnect(s, TRD_ETIMEDOUT, 0);
         }
-        if (!trd__spill(s, at))
+        if (!trd__spill(s))
             rest(s, busy);
     }
     trd__spill_rest(s);
@@ -635,17 +632,14 @@ static void *run(void *arg)
 
 int trd__sender_start(struct trd__sender *s)
 {
-    struct stat st;
     s->fd = -1;
     s->wake = trd__sys.event();
     if (s->wake >= 0)
         s->wake = trd__sys.move_high(s->wake);
     forget_window(s);
     s->calm_ns = now();
-    if (s->wake >= 0 && !trd__sys.fstat(s->wake, &st)) {
-        s->wake_dev = st.st_dev;
-        s->wake_ino = st.st_ino;
-    } else if (s->wake >= 0) {
+    if (s->wake >= 0 &&
+        trd__remember(s->wake, &s->wake_dev, &s->wake_ino)) {
         trd__sys.close(s->wake);
         s->wake = -1;
     }

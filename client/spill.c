@@ -59,25 +59,26 @@ static int move_some(struct trd__sender *s)
     return 1;
 }
 
-static int is_time(struct trd__sender *s, uint64_t at)
+static int is_time(struct trd__sender *s)
 {
+    /* taken here: acknowledgements of this turn have moved calm_ns */
+    uint64_t at = trd__sys.mono_ns();
     uint64_t used = trd__journal_used(s->journal);
     uint64_t ring = s->journal->head.ring_bytes;
     s->crowded = used > ring / 4;
     if (used <= ring / 2)
         s->calm_ns = at;
     else if (s->spool.last_seq || used > ring / 8 * 7 ||
-             /* an acknowledgement of this very turn is later than at */
-             (at > s->calm_ns && at - s->calm_ns > CALM_MS * MS))
+             at - s->calm_ns > CALM_MS * MS)
         s->spooling = 1;
     if (!s->crowded)
         s->spooling = 0;
     return s->spooling && at >= s->spool_again_ns;
 }
 
-int trd__spill(struct trd__sender *s, uint64_t at)
+int trd__spill(struct trd__sender *s)
 {
-    return s->spool.path[0] && is_time(s, at) && move_some(s);
+    return s->spool.path[0] && is_time(s) && move_some(s);
 }
 
 void trd__spill_rest(struct trd__sender *s)

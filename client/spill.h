@@ -5,8 +5,8 @@
 #include "client/sender.h"
 
 /* Moves some of the oldest records of the ring to the spool, if it is time:
- * 1 if some went. at: now. */
-int trd__spill(struct trd__sender *s, uint64_t at);
+ * 1 if some went. */
+int trd__spill(struct trd__sender *s);
 
 /* At the end: all of a ring that nobody will find. */
 void trd__spill_rest(struct trd__sender *s);

@@ -66,15 +66,13 @@ int trd__spool_open(struct trd__spool *sp, const char *dir, uint64_t limit,
  * closed it; what is in the file is still there then. */
 static int hold(struct trd__spool *sp)
 {
-    struct stat st;
     if (trd__is_still(sp->fd, sp->dev, sp->ino))
         return 0;
     int fd = trd__sys.open(sp->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0)
         return TRD_EIO;
     fd = trd__sys.move_high(fd);
-    if (trd__sys.fstat(fd, &st) || st.st_dev != sp->dev ||
-        st.st_ino != sp->ino || trd__lock_file(fd)) {
+    if (!trd__is_still(fd, sp->dev, sp->ino) || trd__lock_file(fd)) {
         trd__sys.close(fd);
         return TRD_EIO;
     }
@@ -156,20 +154,17 @@ static int introduce(struct trd__spool *sp, const struct journal_head *who,
 static int make(struct trd__spool *sp, const struct journal_head *who,
                 const struct hello *hello, uint64_t seq)
 {
-    struct stat st;
     int fd = trd__sys.open(sp->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW,
                            0600);
     if (fd < 0)
         return TRD_EIO;
     sp->fd = trd__sys.move_high(fd);
-    if (trd__sys.fstat(sp->fd, &st)) {
+    if (trd__remember(sp->fd, &sp->dev, &sp->ino)) {
         trd__sys.unlink(sp->path);
         trd__sys.close(sp->fd);
         sp->fd = -1;
         return TRD_EIO;
     }
-    sp->dev = st.st_dev;
-    sp->ino = st.st_ino;
     int failed = trd__lock_file(sp->fd) ? TRD_EIO : 0;
     if (!failed)
         failed = introduce(sp, who, hello, seq);

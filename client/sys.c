@@ -139,6 +139,16 @@ struct trd__sys trd__sys = {
     .thread = thread,
 };
 
+int trd__remember(int fd, dev_t *dev, ino_t *ino)
+{
+    struct stat st;
+    if (trd__sys.fstat(fd, &st))
+        return -1;
+    *dev = st.st_dev;
+    *ino = st.st_ino;
+    return 0;
+}
+
 int trd__is_still(int fd, dev_t dev, ino_t ino)
 {
     struct stat st;

@@ -42,6 +42,9 @@ struct trd__sys {
 /* The real calls, unless a test has replaced them. */
 extern struct trd__sys trd__sys;
 
+/* Which file a descriptor is, for trd__is_still(): 0 or -1. */
+int trd__remember(int fd, dev_t *dev, ino_t *ino);
+
 /* 1 while a descriptor is what it was opened as. The application may have
  * closed it and got the number for something else, which is then not to be
  * read, written or closed. */
