@@ -36,6 +36,12 @@ int import_text(const char *path, const struct import_daemon *daemon,
 int import_journal(const char *path, const struct import_daemon *daemon,
                    const struct import_options *options,
                    struct import_result *out);
+/* What is said otherwise of a hello, and that the daemon looks for no file. */
+void import_apply(struct hello *h, const struct import_options *o);
+/* What a walk found: an entry, or none that can be read (NULL), of seq up to
+ * end. What the daemon has already is counted only; *last is moved on. */
+int import_step(struct ingest *in, const struct entry *e, uint64_t seq,
+                uint64_t end, uint64_t *last, struct import_result *out);
 /* 1 journal or spool, 0 another file, -1 it cannot be read (told). */
 int import_is_journal(const char *path);
 
@@ -52,7 +58,8 @@ int import_spool(const char *path, const struct import_daemon *daemon,
 /* The file of a stream; 0 or why it cannot be read, TRD_E. */
 int import_spool_open(struct import_spool *m, const char *path);
 void import_spool_close(struct import_spool *m);
-/* Its records behind *last, which is moved on; words: its words, too. */
+/* Its records behind *last, which is moved on, and the gap before them; words:
+ * its words, too. */
 int import_spool_send(const struct import_spool *m, struct ingest *in,
                       int words, uint64_t *last, struct import_result *out);
 

@@ -101,22 +101,47 @@ static void find_spool(struct image *m, char path[WIRE_STRING_MAX + 1])
         import_spool_close(&m->spool);
 }
 
-static void apply(struct image *m, const struct import_options *o)
+void import_apply(struct hello *h, const struct import_options *o)
 {
-    struct hello *h = &m->hello;
     if (o->run)
         h->run = slice_of(o->run);
     if (o->rank >= 0)
         h->rank = (uint32_t)o->rank;
     if (o->attempt >= 0)
         h->attempt = (uint32_t)o->attempt;
+    h->journal = h->spool = slice_of("");
+    h->max_len = FRAME_MAX_BYTES;
+}
+
+int import_step(struct ingest *in, const struct entry *e, uint64_t seq,
+                uint64_t end, uint64_t *last, struct import_result *out)
+{
+    int code;
+    if (e && e->kind == ENTRY_RECORD) {
+        out->records++;
+        out->fresh += seq > *last;
+    }
+    out->bad += !e;
+    if (end <= *last)
+        return 0;
+    if (e)
+        code = ingest_record(in, seq, e->body - ENTRY_HEADER_BYTES, e->len);
+    else
+        code = ingest_gap(in, seq > *last ? seq : *last + 1, end,
+                          TRD_LOST_TORN);
+    *last = end;
+    return code;
+}
+
+static void apply(struct image *m, const struct import_options *o)
+{
+    struct hello *h = &m->hello;
     h->first_seq = m->state.durable_seq + 1;
     if (h->spool.n && !m->spool.bytes && !o->without_spool)
         h->first_seq = 1; /* or the daemon counts the spool as lost */
-    h->journal = h->spool = slice_of(""); /* the daemon looks for no file */
     if (m->spool.bytes && m->spool.head.first_seq < h->first_seq)
         h->first_seq = m->spool.head.first_seq;
-    h->max_len = FRAME_MAX_BYTES;
+    import_apply(h, o);
 }
 
 static int send_words(struct image *m, struct ingest *in)
@@ -139,12 +164,7 @@ static int send_records(struct image *m, struct ingest *in, uint64_t *last,
     uint64_t seq;
     int code = 0;
     *last = ingest_welcome(in)->committed_seq;
-    if (m->spool.bytes && *last < m->spool.head.first_seq - 1) {
-        code = ingest_gap(in, *last + 1, m->spool.head.first_seq - 1,
-                          TRD_LOST_STORE);
-        *last = m->spool.head.first_seq - 1;
-    }
-    if (code == 0 && m->spool.bytes)
+    if (m->spool.bytes)
         code = import_spool_send(&m->spool, in, 0, last, out);
     if (code == 0 && *last < m->state.durable_seq) {
         code = ingest_gap(in, *last + 1, m->state.durable_seq,
@@ -153,22 +173,9 @@ static int send_records(struct image *m, struct ingest *in, uint64_t *last,
     }
     journal_walk_init(&walk, m->bytes, &m->head, &m->state);
     while (code == 0 &&
-           (step = journal_next(&walk, &e, &seq)) != JOURNAL_END) {
-        if (step == JOURNAL_ENTRY && e.kind == ENTRY_RECORD) {
-            out->records++;
-            out->fresh += seq > *last;
-        }
-        out->bad += step == JOURNAL_HOLE;
-        if (walk.seq - 1 <= *last) /* the daemon has it, or the spool had */
-            continue;
-        if (step == JOURNAL_HOLE) {
-            code = ingest_gap(in, seq > *last ? seq : *last + 1, walk.seq - 1,
-                              TRD_LOST_TORN);
-        } else {
-            code = ingest_record(in, seq, e.body - ENTRY_HEADER_BYTES, e.len);
-        }
-        *last = walk.seq - 1;
-    }
+           (step = journal_next(&walk, &e, &seq)) != JOURNAL_END)
+        code = import_step(in, step == JOURNAL_ENTRY ? &e : NULL, seq,
+                           walk.seq - 1, last, out);
     return code;
 }
 

@@ -64,6 +64,11 @@ int import_spool_send(const struct import_spool *m, struct ingest *in,
     uint32_t word = 1;
     size_t used = 0;
     int code = 0;
+    if (*last < m->head.first_seq - 1) {
+        code = ingest_gap(in, *last + 1, m->head.first_seq - 1,
+                          TRD_LOST_STORE);
+        *last = m->head.first_seq - 1;
+    }
     spool_walk_init(&walk, &m->head);
     for (; code == 0; at += used) {
         step = spool_next(&walk, m->bytes + at, (size_t)(m->size - at), true,
@@ -77,19 +82,8 @@ int import_spool_send(const struct import_spool *m, struct ingest *in,
                                    e.len);
             continue;
         }
-        if (step == SPOOL_ENTRY && e.kind == ENTRY_RECORD) {
-            out->records++;
-            out->fresh += seq > *last;
-        }
-        out->bad += step == SPOOL_HOLE;
-        if (walk.seq - 1 <= *last)
-            continue;
-        if (step == SPOOL_HOLE)
-            code = ingest_gap(in, seq > *last ? seq : *last + 1, walk.seq - 1,
-                              TRD_LOST_TORN);
-        else
-            code = ingest_record(in, seq, e.body - ENTRY_HEADER_BYTES, e.len);
-        *last = walk.seq - 1;
+        code = import_step(in, step == SPOOL_ENTRY ? &e : NULL, seq,
+                           walk.seq - 1, last, out);
     }
     return code;
 }
@@ -98,20 +92,6 @@ static int damaged(const char *path, const char *what, int why)
 {
     return ctl_fail(CTL_BAD, "the spool '%s' cannot be read: %s: %s", path,
                     what, trd_strerror(why));
-}
-
-static void apply(struct hello *h, const struct import_spool *m,
-                  const struct import_options *o)
-{
-    if (o->run)
-        h->run = slice_of(o->run);
-    if (o->rank >= 0)
-        h->rank = (uint32_t)o->rank;
-    if (o->attempt >= 0)
-        h->attempt = (uint32_t)o->attempt;
-    h->journal = h->spool = slice_of("");
-    h->first_seq = m->head.first_seq;
-    h->max_len = FRAME_MAX_BYTES;
 }
 
 int import_spool(const char *path, const struct import_daemon *daemon,
@@ -131,7 +111,8 @@ int import_spool(const char *path, const struct import_daemon *daemon,
         code = damaged(path, "who wrote it", code);
         goto out;
     }
-    apply(&h, &m, options);
+    h.first_seq = m.head.first_seq;
+    import_apply(&h, options);
     out->rank = h.rank;
     out->attempt = h.attempt;
     code = daemon->find(daemon->context, &dir);
@@ -142,12 +123,7 @@ int import_spool(const char *path, const struct import_daemon *daemon,
     snprintf(out->run, sizeof out->run, "%.*s",
              (int)ingest_welcome(in)->run.n, ingest_welcome(in)->run.text);
     last = ingest_welcome(in)->committed_seq;
-    if (last < m.head.first_seq - 1) {
-        code = ingest_gap(in, last + 1, m.head.first_seq - 1, TRD_LOST_STORE);
-        last = m.head.first_seq - 1;
-    }
-    if (code == 0)
-        code = import_spool_send(&m, in, 1, &last, out);
+    code = import_spool_send(&m, in, 1, &last, out);
     if (code == 0)
         code = ingest_finish(in, last);
 out:

@@ -198,19 +198,20 @@ void verify_journal(struct verify *v)
 {
     struct stat st;
     uint8_t *image = NULL;
+    int spool = 0;
     int fd = open(v->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) != 0) {
         verify_cannot(v, CTL_FAILED, "unreadable", ctl_errno(errno));
     } else if (!S_ISREG(st.st_mode)) {
         verify_cannot(v, CTL_FAILED, "unreadable", "not a regular file");
-    } else if (!is_spool(fd) &&
+    } else if (!(spool = is_spool(fd)) &&
                (st.st_size < JOURNAL_DICT_AT ||
                 (uint64_t)st.st_size > 2 * JOURNAL_MAX_BYTES)) {
         verify_found(v, "head", 1, "its size is not that of a journal");
     } else if (!(image = read_file(fd, (size_t)st.st_size))) {
         verify_cannot(v, CTL_FAILED, "unreadable", "it cannot be read whole");
     } else {
-        if (is_spool(fd))
+        if (spool)
             check_spool(v, image, (size_t)st.st_size);
         else
             check_image(v, image, (uint64_t)st.st_size, is_locked(fd));
