@@ -45,7 +45,7 @@ def environment(folder=None, **more):
     return env
 
 
-def python(script, *args, folder=None, ranks=1, timeout=120, **env):
+def finished(script, *args, folder=None, ranks=1, timeout=120, **env):
     """Runs a script, under torchrun for several ranks; the finished
     process, with text output."""
     launcher = [sys.executable]
@@ -54,7 +54,7 @@ def python(script, *args, folder=None, ranks=1, timeout=120, **env):
             "-m", "torch.distributed.run", "--standalone",
             "--nproc-per-node", str(ranks),
         ]
-    done = subprocess.run(
+    return subprocess.run(
         [*launcher, str(script), *map(str, args)],
         env=environment(folder, **env),
         stdin=subprocess.DEVNULL,
@@ -62,6 +62,11 @@ def python(script, *args, folder=None, ranks=1, timeout=120, **env):
         text=True,
         timeout=timeout,
     )
+
+
+def python(script, *args, **options):
+    """The same; it must end well."""
+    done = finished(script, *args, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

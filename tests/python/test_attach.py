@@ -267,27 +267,6 @@ def test_in_place_changes_come_after_the_record(recorded):
     assert before.max < 0 and after.max == 0
 
 
-def test_the_gradient_of_an_input_is_the_share_or_the_total(recorded):
-    class Residual(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(2, 2, bias=False)
-
-        def forward(self, x):
-            return x + self.inner(x)
-
-    model = Residual()
-    nn.init.ones_(model.inner.weight)
-    x = torch.ones(1, 2, requires_grad=True)
-    with tracerd.attach(model):
-        model(x * 1).sum().backward()
-    for name, value, label in (
-        ("Residual-1", 3.0, "total"), ("Linear-1", 2.0, "exact"),
-    ):
-        (r,) = pick(recorded, object=name, pass_="backward", io="output")
-        assert r.samples == [value, value] and r.labels == [label]
-
-
 def test_evaluation_and_frozen_layers(recorded):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)

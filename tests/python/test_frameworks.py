@@ -4,12 +4,10 @@ confirms. A scenario whose framework is not installed is skipped."""
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from programs import environment
+from programs import finished
 
 SCRIPT = Path(__file__).with_name("framework_script.py")
 
@@ -45,19 +43,9 @@ SCENARIOS = {
 
 
 def run(name, mode, ranks, folder, out):
-    launcher = [sys.executable]
-    if ranks > 1:
-        launcher += [
-            "-m", "torch.distributed.run", "--standalone",
-            "--nproc-per-node", str(ranks),
-        ]
-    done = subprocess.run(
-        [*launcher, str(SCRIPT), name, mode, name, str(out)],
-        env=environment(folder, TOKENIZERS_PARALLELISM="false"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = finished(
+        SCRIPT, name, mode, name, out, folder=folder, ranks=ranks,
+        timeout=300, TOKENIZERS_PARALLELISM="false",
     )
     if "framework not installed" in done.stderr:
         pytest.skip("its framework is not installed")

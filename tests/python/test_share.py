@@ -99,6 +99,19 @@ def test_a_leaf_has_its_own_share_to_the_bit(recorded, inner, dtype):
     assert "total" in given(recorded, "Residual-1")[0].labels
 
 
+def test_the_gradient_of_an_input_is_the_share_or_the_total(recorded):
+    model = Residual(nn.Linear(2, 2, bias=False))
+    nn.init.ones_(model.inner.weight)
+    x = torch.ones(1, 2, requires_grad=True)
+    with tracerd.attach(model):
+        model(x * 1).sum().backward()
+    for name, value, label in (
+        ("Residual-1", 3.0, "total"), ("Linear-1", 2.0, "exact"),
+    ):
+        (r,) = pick(recorded, object=name, pass_="backward", io="output")
+        assert r.samples == [value, value] and r.labels == [label]
+
+
 def test_an_output_that_is_the_input_has_the_total(recorded):
     model = Residual(nn.Identity())
     x = torch.ones(1, 2, requires_grad=True)

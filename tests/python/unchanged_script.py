@@ -124,7 +124,8 @@ def train(dtype, mode, rank=0, ranks=1, iterations=3):
 
 def leave():
     """Ends a rank without the races of the libraries' own ends."""
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -42,9 +42,9 @@ def place(edges, outputs, arrive):
 
     arrive(position, path, label, gradient) is called once for each backward
     pass and input whose gradient the outputs depend on."""
-    found, sure = _find(edges, outputs)
+    found, through, sure = _find(edges, outputs)
     for edge, (at, path) in edges.items():
-        if not sure or edge in found.get("through", ()):
+        if not sure or edge in through:
             node, number = edge
             node.register_prehook(_Total(number, at, path, arrive))
         elif edge in found:
@@ -55,15 +55,15 @@ def place(edges, outputs, arrive):
 
 def _find(edges, outputs):
     """The edges of nodes below the outputs that lead to inputs: a dict
-    edge -> list of (node, place among its inputs); and whether all were
-    seen. Under "through" are inputs that are outputs."""
-    found, seen, left = {}, set(), []
+    edge -> list of (node, place among its inputs); the set of inputs that are
+    outputs; and whether all were seen."""
+    found, through, seen, left = {}, set(), set(), []
     for _, tensor in outputs:
         if not tensor.requires_grad or tensor.is_leaf:
             continue
         edge = (tensor.grad_fn, tensor.output_nr)
         if edge in edges:
-            found.setdefault("through", set()).add(edge)
+            through.add(edge)
         else:
             left.append(edge[0])
     while left:
@@ -71,14 +71,14 @@ def _find(edges, outputs):
         if node in seen:
             continue
         if len(seen) >= MAX_NODES:
-            return found, False
+            return found, through, False
         seen.add(node)
         for at, edge in enumerate(node.next_functions):
             if edge in edges:
                 found.setdefault(edge, []).append((node, at))
             elif edge[0] is not None:
                 left.append(edge[0])
-    return found, True
+    return found, through, True
 
 
 class _Total:

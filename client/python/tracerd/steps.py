@@ -69,11 +69,8 @@ class LocalHook(Inert):
         if grad is None or not recorder.active or recorder.closed:
             return
         try:
-            thing, path = self.thing, self.path
-            site = thing.sites.get((GRAD, 0, path))
-            site = site or recorder.site(thing, GRAD, 0, path)
             recorder.put_once(
-                site, _When(recorder.iteration, recorder.microbatch),
+                _site(recorder, self.thing, GRAD, self.path), _When(recorder.iteration, recorder.microbatch),
                 LOCAL | recorder.gradient_labels, grad,
             )
         except Exception as error:
@@ -223,22 +220,23 @@ class Steps:
                 continue
             gradient = _gradient(parameter) if self.grad else None
             if gradient is not None:
-                sites[0].append(self._site(thing, GRAD, path))
+                sites[0].append(_site(recorder, thing, GRAD, path))
                 tensors[0].append((path, gradient))
             if self.param:
-                sites[1].append(self._site(thing, PARAM, path))
+                sites[1].append(_site(recorder, thing, PARAM, path))
                 tensors[1].append((path, parameter))
         recorder.put_list(sites[0], when, labels, tensors[0], False)
         recorder.put_list(sites[1], when, 0, tensors[1], False)
-
-    def _site(self, thing, slot, path):
-        site = thing.sites.get((slot, 0, path))
-        return site or self.recorder.site(thing, slot, 0, path)
 
     def close(self):
         for handle in self._handles:
             handle.remove()
         _unwatch_scalers(self)
+
+
+def _site(recorder, thing, slot, path):
+    site = thing.sites.get((slot, 0, path))
+    return site or recorder.site(thing, slot, 0, path)
 
 
 def _closure(args, kwargs):
