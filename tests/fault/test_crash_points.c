@@ -375,6 +375,8 @@ static bool kill_daemon(const char *point, int order)
         killed = !rig_alive(r);
     if (killed)
         r->pid = 0;
+    else /* or it comes to the point later, when nobody looks */
+        rig_kill(r);
     if (order && killed && !is_over(&first))
         kill_process(&first);
     again(order);
