@@ -452,7 +452,7 @@ static int append(struct trd_client *c, const struct wire_record *r,
     if (failed)
         return trd__lose(c, failed);
     if (atomic_load_explicit(&c->shared.any_pending, memory_order_relaxed))
-        trd__lost_flush(&c->shared, &c->journal, r->t_ns);
+        trd__lost_tell(&c->shared, &c->journal, r->t_ns);
     struct parts p = {head, samples, (size_t)(w.at - head),
                       (size_t)r->stats.sample_n *
                           trd_dtype_bytes((int)r->dtype)};

@@ -2,12 +2,27 @@
  * [any thread] */
 #include "client/sender.h"
 
+/* In a ring that stays nearly full, records and losses take turns: so often
+ * the latter are told, and not one by one. */
+#define CROWDED_NS UINT64_C(1000000000)
+
 void trd__lost(struct trd__shared *shared, enum trd_cause cause,
                uint64_t count)
 {
     atomic_fetch_add(&shared->lost[cause], count);
     atomic_fetch_add(&shared->pending[cause], count);
     atomic_store(&shared->any_pending, 1);
+}
+
+void trd__lost_tell(struct trd__shared *shared, struct trd__journal *j,
+                    uint64_t t_ns)
+{
+    if (!atomic_load(&shared->any_pending) ||
+        (trd__journal_used(j) > j->head.ring_bytes / 8 * 7 &&
+         t_ns < atomic_load(&shared->told_ns) + CROWDED_NS))
+        return;
+    atomic_store(&shared->told_ns, t_ns);
+    trd__lost_flush(shared, j, t_ns);
 }
 
 void trd__lost_flush(struct trd__shared *shared, struct trd__journal *j,

@@ -606,7 +606,7 @@ static void *run(void *arg)
         uint64_t at = now();
         look_at_devices(s);
         if (atomic_load(&s->shared->any_pending))
-            trd__lost_flush(s->shared, s->journal, at - s->hello.mono_ns);
+            trd__lost_tell(s->shared, s->journal, at - s->hello.mono_ns);
         if (s->fd < 0 && (at >= s->next_try_ns ||
                           atomic_load(&s->shared->stop))) {
             int failed = try_connect(s);

@@ -33,6 +33,7 @@ struct trd__shared {
     _Atomic uint64_t lost[TRD_CAUSE_COUNT];    /* totals */
     _Atomic uint64_t pending[TRD_CAUSE_COUNT]; /* not yet in the journal */
     _Atomic int any_pending;
+    _Atomic uint64_t told_ns; /* when they were put there last, since start */
     _Atomic int connected, last_error;
     _Atomic int spool_error;
     _Atomic uint64_t spool_bytes;
@@ -97,11 +98,15 @@ int trd__sender_stop(struct trd__sender *s);
 /* Cuts its sleep short. [any thread] */
 void trd__sender_wake(struct trd__sender *s);
 
-/* Counts a loss; it becomes a LOSS entry as soon as one fits. [any thread] */
+/* Counts a loss; it becomes a LOSS entry as soon as one fits, of many losses
+ * one where the ring is nearly full. [any thread] */
 void trd__lost(struct trd__shared *shared, enum trd_cause cause,
                uint64_t count);
 
-/* Puts pending losses into the journal. [any thread] */
+/* Puts pending losses into the journal when it is time. [any thread] */
+void trd__lost_tell(struct trd__shared *shared, struct trd__journal *j,
+                    uint64_t t_ns);
+/* Puts them there now. [any thread] */
 void trd__lost_flush(struct trd__shared *shared, struct trd__journal *j,
                      uint64_t t_ns);
 

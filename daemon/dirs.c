@@ -149,17 +149,31 @@ static void make_above(const char *path)
     }
 }
 
-static int check_could_be(const char *path, char why[DIRS_WHY_BYTES])
+/* Tried, since access() lets root do what a file system does not. */
+static bool can_make_in(const char *dir)
+{
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/.tracerd-XXXXXX", dir);
+    return mkdtemp(path) && rmdir(path) == 0;
+}
+
+/* Whether the directory could be made, with those above it if make_parents
+ * says so. */
+static int check_could_be(const char *path, bool make_parents,
+                          char why[DIRS_WHY_BYTES])
 {
     char parent[PATH_MAX];
-    char *slash;
+    struct stat st;
     snprintf(parent, sizeof parent, "%s", path);
-    slash = strrchr(parent, '/');
-    if (slash == parent)
-        slash++;
-    if (slash)
-        *slash = '\0';
-    if (access(parent, W_OK | X_OK) == 0)
+    do {
+        char *slash = strrchr(parent, '/');
+        if (!slash)
+            snprintf(parent, sizeof parent, ".");
+        else
+            slash[slash == parent] = '\0';
+    } while (make_parents && lstat(parent, &st) != 0 && errno == ENOENT &&
+             strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
+    if (can_make_in(parent))
         return 0;
     SAY("cannot create '%s': '%s': %s", path, parent, strerror(errno));
     return TRD_EIO;
@@ -182,11 +196,16 @@ int dirs_check(const char *path, enum dirs_kind kind, bool make,
     rc = kind == DIRS_PRIVATE ? lstat(path, &st) : stat(path, &st);
     if (rc != 0) {
         if (!make && errno == ENOENT)
-            return make_parents ? 0 : check_could_be(path, why);
+            return check_could_be(path, make_parents, why);
         SAY("cannot look at '%s': %s", path, strerror(errno));
         return TRD_EIO;
     }
-    return check_found(path, &st, kind, why);
+    rc = check_found(path, &st, kind, why);
+    if (rc == 0 && !make && !can_make_in(path)) {
+        SAY("cannot write in '%s': %s", path, strerror(errno));
+        rc = TRD_EIO;
+    }
+    return rc;
 }
 
 static long lock_holder(int fd)

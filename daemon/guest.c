@@ -61,6 +61,7 @@ struct guest {
     struct journal_walk walk;
     struct spool spool;
     enum spool_found found;
+    char spool_path[WIRE_STRING_MAX + 1];
     const char *spool_why; /* it is not good, or not now */
     uint64_t dict_at;
     struct entry entry; /* looked at and not yet sent */
@@ -102,6 +103,14 @@ static void guest_end(struct guest *g, enum guest_fate fate, const char *why)
         leave(g);
 }
 
+/* The spool cannot be read, but may later. */
+static void spool_later(struct guest *g, const char *why)
+{
+    char all[sizeof g->report.why];
+    snprintf(all, sizeof all, "its spool '%.160s': %s", g->spool_path, why);
+    guest_end(g, GUEST_LATER, all);
+}
+
 static void guest_bad(struct guest *g, const char *why)
 {
     guest_end(g, GUEST_BAD, why);
@@ -115,7 +124,7 @@ static void guest_done(struct guest *g)
         log_warn("spool",
                  "file=\"%s\" error=\"%s\" then=\"it stays; all of it is "
                  "stored\"",
-                 g->spool.name, strerror(errno));
+                 g->spool_path, strerror(errno));
     snprintf(g->report.run, sizeof g->report.run, "%s", g->intake.run);
     g->report.attempt = g->intake.attempt;
     g->report.rank = g->intake.rank;
@@ -316,7 +325,7 @@ static void on_more(uv_work_t *work, int status)
     if (g->stage == STAGE_LEAVING)
         leave(g);
     else if (status != 0 || !g->loaded)
-        guest_end(g, GUEST_LATER, "its spool cannot be read");
+        spool_later(g, "it cannot be read");
     else
         guest_feed(g);
 }
@@ -329,7 +338,7 @@ static bool read_on(struct guest *g)
     g->loading = true;
     if (uv_queue_work(g->o.loop, &g->work, more_work, on_more) != 0) {
         g->loading = false;
-        guest_end(g, GUEST_LATER, "its spool cannot be read");
+        spool_later(g, "it cannot be read");
     }
     return false;
 }
@@ -483,6 +492,8 @@ static void find_spool(struct guest *g)
     if (journal_head_get(g->image, g->o.size, &g->head) ||
         journal_hello_get(g->image, &g->head, &h))
         return;
+    snprintf(g->spool_path, sizeof g->spool_path, "%.*s", (int)h.spool.n,
+             h.spool.text);
     g->found =
         spool_open(&g->spool, &h, g->head.epoch, g->o.uid, &g->spool_why);
 }
@@ -540,7 +551,7 @@ static void on_loaded(uv_work_t *work, int status)
     if (g->found == SPOOL_LATER ||
         (g->found == SPOOL_AWAY && g->o.patient &&
          g->state.durable_seq > g->state.committed_seq)) {
-        guest_end(g, GUEST_LATER, g->spool_why);
+        spool_later(g, g->spool_why);
         return;
     }
     if (g->found == SPOOL_THERE &&
@@ -551,8 +562,8 @@ static void on_loaded(uv_work_t *work, int status)
     }
     if (g->found == SPOOL_BAD)
         log_warn("spool",
-                 "epoch=%08x why=\"%s\" then=\"what only it has is lost\"",
-                 (unsigned)g->head.epoch, g->spool_why);
+                 "file=\"%s\" why=\"%s\" then=\"what only it has is lost\"",
+                 g->spool_path, g->spool_why);
     journal_walk_init(&g->walk, g->image, &g->head, &g->state);
     g->stage = STAGE_HELLO;
     guest_feed(g);

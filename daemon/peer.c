@@ -282,6 +282,15 @@ struct peer *peer_new(struct server *s)
 
 /* ---- receiving ---- */
 
+static enum store_end end_of(const struct work *work)
+{
+    const uint8_t *payload = (const uint8_t *)work->payload;
+    return work->frame.type == FRAME_BYE && work->frame.len &&
+                   payload[0] == BYE_DEAD
+               ? STORE_DEAD
+               : STORE_ENDED;
+}
+
 static void on_frame(struct peer *p)
 {
     struct work *work = p->body;
@@ -294,7 +303,7 @@ static void on_frame(struct peer *p)
     p->frame_ns = 0;
     p->server->counters.frames++;
     POINT(frame_read);
-    v = intake_frame(&p->intake, work, STORE_ENDED, server_now_ns(p->server));
+    v = intake_frame(&p->intake, work, end_of(work), server_now_ns(p->server));
     if (v.act & DO_CLOSE)
         peer_malformed(p, &v);
     if (v.act & DO_ACK)

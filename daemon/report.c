@@ -102,6 +102,8 @@ static void loss_rows(const struct report *r, struct status *out)
 {
     const struct store_counters *c = r->hub->ops->counters(r->hub->store);
 
+    uint64_t last = atomic_load(&c->lost_ns);
+
     status_add(out, "lost", "%llu", U(atomic_load(&c->losses)));
     for (unsigned i = 0; wire_cause_name(i); i++) {
         uint64_t lost = atomic_load(&c->lost[i]);
@@ -110,6 +112,9 @@ static void loss_rows(const struct report *r, struct status *out)
         if (lost)
             status_add(out, key, "%llu", U(lost));
     }
+    if (last)
+        status_add(out, "lost_ago_s", "%llu",
+                   U((mono_ns() - last) / 1000000000));
 }
 
 static void stream_rows(const struct report *r, struct status *out)
@@ -122,10 +127,11 @@ static void stream_rows(const struct report *r, struct status *out)
         status_add(out, "stream",
                    "run=%s attempt=%u rank=%u pid=%u epoch=%016llx "
                    "received=%llu committed=%llu durable=%llu via=%s "
-                   "journal=%s",
+                   "journal=%s lost=%llu",
                    i->run, i->attempt, i->rank, i->owner.pid,
                    U(i->session.epoch), U(i->session.have), U(committed),
-                   U(durable), i->live ? "socket" : "journal", i->journal);
+                   U(durable), i->live ? "socket" : "journal", i->journal,
+                   U(atomic_load(&i->marks.lost)));
     }
 }
 

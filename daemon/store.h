@@ -19,6 +19,7 @@ struct marks {
     _Atomic uint64_t committed; /* never above what is in the store */
     _Atomic uint64_t durable;   /* never above committed */
     _Atomic uint32_t dict_durable;
+    _Atomic uint64_t lost;      /* records, told since this daemon knows it */
     _Atomic uint32_t failed;    /* enum wire_reason: nothing more is taken */
 };
 
@@ -56,6 +57,7 @@ enum store_end {
 struct store_counters {
     _Atomic uint64_t records, losses, commits, syncs, failures, bytes;
     _Atomic uint64_t lost[TRD_CAUSE_COUNT]; /* by enum trd_cause */
+    _Atomic uint64_t lost_ns;      /* monotonic, of the last; 0: none */
     _Atomic uint32_t runs_open, streams_open;
     _Atomic uint64_t dict_entries; /* in memory */
     _Atomic uint64_t failed_ns;    /* monotonic, of the last; 0: none */

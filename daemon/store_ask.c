@@ -57,7 +57,7 @@ size_t ask_say(struct question *k, enum page_status status, const char *format,
 size_t ask_say_failed(struct question *k)
 {
     if (sqlite3_errcode(k->db) == SQLITE_INTERRUPT && k->too_much)
-        return ask_say(k, PAGE_FAILED,
+        return ask_say(k, PAGE_BAD,
                        "not answered with %d MiB of memory; ask for less, or "
                        "open the file itself",
                        (int)(MEMORY_BYTES >> 20));
@@ -345,33 +345,32 @@ size_t ask_open(struct question *k)
 
 /* ---- runs ---- */
 
-static const char *const run_columns[] = {RUN_COLUMNS};
-enum { RUN_COLUMN_N = sizeof run_columns / sizeof *run_columns };
+static const char *const run_columns[RUN_COLUMN_COUNT] = {RUN_COLUMNS};
 
 /* One row; a file that cannot be read is listed with its state only. */
 static bool put_run(struct question *k, struct page_writer *p, const char *run)
 {
-    struct cell cells[RUN_COLUMN_N];
+    struct cell cells[RUN_COLUMN_COUNT];
     sqlite3_stmt *s = NULL;
     bool fits;
 
-    for (int i = 0; i < RUN_COLUMN_N; i++) {
+    for (int i = 0; i < RUN_COLUMN_COUNT; i++) {
         cells[i] = (struct cell){.type = CELL_NULL};
         cells[i].s = slice_of("");
     }
     if (open_run(k, run) &&
         sqlite3_prepare_v2(k->db, sql_run, -1, &s, NULL) == SQLITE_OK &&
         sqlite3_step(s) == SQLITE_ROW) {
-        for (int i = 0; i < RUN_COLUMN_N; i++)
+        for (int i = 0; i < RUN_COLUMN_COUNT; i++)
             cells[i] = ask_cell(s, i);
     } else {
-        cells[RUN_COLUMN_N - 1].type = CELL_TEXT;
-        cells[RUN_COLUMN_N - 1].s = slice_of("unreadable");
+        cells[RUN_STATE].type = CELL_TEXT;
+        cells[RUN_STATE].s = slice_of("unreadable");
     }
     /* a file that was renamed is asked for by its name */
     cells[0].type = CELL_TEXT;
     cells[0].s = slice_of(run);
-    fits = ask_put_row(p, cells, RUN_COLUMN_N);
+    fits = ask_put_row(p, cells, RUN_COLUMN_COUNT);
     sqlite3_finalize(s);
     close_run(k);
     return fits;
@@ -400,7 +399,7 @@ static size_t ask_runs(struct question *k)
     }
     page_open(&p, k->out, k->cap, l.n ? PAGE_OK : PAGE_NOTHING,
               slice_of(l.n ? "" : "there is no run yet"));
-    page_columns(&p, run_columns, RUN_COLUMN_N);
+    page_columns(&p, run_columns, RUN_COLUMN_COUNT);
     for (size_t i = 0; i < l.n && !more; i++) {
         if (k->q->cursor.n && !after_cursor(k->q, l.name[i]))
             continue;

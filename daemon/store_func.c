@@ -184,22 +184,43 @@ static void printer_free(void *data)
     free(p);
 }
 
-/* Writes a character as often as it is told, one at a time: not too often. */
-static bool is_wide(struct text format)
+/* Of one conversion, from behind its '%' on: the bytes up to its letter. False
+ * where it is too wide or too precise; *next is the argument it takes first,
+ * and then the one behind. */
+static bool read_conversion(struct text c, int n, sqlite3_value **v, int *next,
+                            size_t *used)
 {
-    unsigned number = 0;
-    bool within = false; /* a conversion, before its letter */
-    for (size_t i = 0; i < format.n; i++) {
-        char c = format.at[i];
-        if (c == '%')
-            within = !within;
-        else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-            within = false;
-        number = within && c >= '0' && c <= '9'
-                     ? 10 * number + (unsigned)(c - '0')
-                     : 0;
-        if ((within && c == '*') || number > PRINT_MAX_WIDTH)
+    sqlite3_int64 number = 0;
+    size_t i = 0;
+    for (; i < c.n && !((c.at[i] | 32) >= 'a' && (c.at[i] | 32) <= 'z') &&
+           c.at[i] != '%';
+         i++) {
+        if (c.at[i] == '*') {
+            number = *next < n ? sqlite3_value_int64(v[*next]) : 0;
+            ++*next;
+        } else {
+            number = c.at[i] >= '0' && c.at[i] <= '9'
+                         ? 10 * number + (c.at[i] - '0')
+                         : 0;
+        }
+        if (number > PRINT_MAX_WIDTH || number < -PRINT_MAX_WIDTH)
+            return false;
+    }
+    *next += i < c.n && c.at[i] != '%' && c.at[i] != 'n';
+    *used = i < c.n ? i + 1 : i;
+    return true;
+}
+
+/* Writes a character as often as it is told, one at a time: not too often. */
+static bool is_wide(struct text format, int n, sqlite3_value **v)
+{
+    int next = 1;
+    for (size_t used; format.n; format.at += used, format.n -= used) {
+        struct text rest = {format.at + 1, format.n - 1};
+        used = 0;
+        if (*format.at == '%' && !read_conversion(rest, n, v, &next, &used))
             return true;
+        used++;
     }
     return false;
 }
@@ -230,8 +251,13 @@ static void func_printf(sqlite3_context *c, int n, sqlite3_value **v)
     if (n < 1)
         return;
     format = text_of(v[0], false);
-    if (n > PRINT_MAX_ARGUMENTS || is_wide(format)) {
-        sqlite3_result_error(c, "too wide, or too much to print", -1);
+    if (n > PRINT_MAX_ARGUMENTS) {
+        sqlite3_result_error(c, "printf() prints at most 31 values", -1);
+        return;
+    }
+    if (is_wide(format, n, v)) {
+        sqlite3_result_error(c, "a width or precision of printf() may be at "
+                                "most 1000", -1);
         return;
     }
     s = print_with(p, n);

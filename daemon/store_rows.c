@@ -32,25 +32,49 @@ static struct pending *pending_new(struct run *r)
     return &r->rows[r->rows_n++];
 }
 
+/* Counts of this size may be added for ever: 64 bits hold the sum. */
+static bool is_small(const struct wire_loss *l)
+{
+    return l->count <= UINT32_MAX && l->bytes <= UINT32_MAX;
+}
+
+/* Whether it goes on where the stream's last row of losses ended. */
+static bool continues(const struct stream *t, uint64_t first,
+                      const struct wire_loss *l)
+{
+    return t->loss_grows && t->loss_last + 1 == first &&
+           t->loss_cause == l->cause && is_small(l);
+}
+
 int loss_add(struct run *r, struct stream *t, uint64_t first, uint64_t last,
              const struct wire_loss *l)
 {
-    sqlite3_stmt *q = r->statement[SQL_LOSS];
+    bool more = continues(t, first, l);
+    sqlite3_stmt *q = r->statement[more ? SQL_LOSS_MORE : SQL_LOSS];
     const char *cause = wire_cause_name(l->cause);
     int rc;
 
+    if (!more) {
+        t->loss_first = first;
+        t->loss_grows = is_small(l);
+    }
+    t->loss_last = last;
+    t->loss_cause = l->cause;
     sqlite3_bind_int64(q, 1, t->id);
-    sqlite3_bind_int64(q, 2, (sqlite3_int64)first);
+    sqlite3_bind_int64(q, 2, (sqlite3_int64)t->loss_first);
     sqlite3_bind_int64(q, 3, (sqlite3_int64)last);
     sqlite3_bind_int64(q, 4, (sqlite3_int64)l->count);
     sqlite3_bind_int64(q, 5, (sqlite3_int64)l->bytes);
-    sqlite3_bind_text(q, 6, cause ? cause : "error", -1, SQLITE_STATIC);
-    sqlite3_bind_int64(q, 7, (sqlite3_int64)l->t_ns);
-    rc = run_step(r, SQL_LOSS);
+    if (!more) {
+        sqlite3_bind_text(q, 6, cause ? cause : "error", -1, SQLITE_STATIC);
+        sqlite3_bind_int64(q, 7, (sqlite3_int64)l->t_ns);
+    }
+    rc = run_step(r, more ? SQL_LOSS_MORE : SQL_LOSS);
     if (rc != SQLITE_OK)
         return rc;
     t->seq = last;
     t->moved = true;
+    t->lost += l->count;
     if (l->cause < TRD_CAUSE_COUNT)
         r->fresh_losses[l->cause] += l->count;
     return SQLITE_OK;

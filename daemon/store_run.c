@@ -27,6 +27,8 @@ static const char *const statement_sql[STATEMENT_COUNT] = {
         "?,?,?,?,?,?,?,?,?)",
     [SQL_EXTRA] = "INSERT INTO extra VALUES(?,?,?,?,?)",
     [SQL_LOSS] = "INSERT OR IGNORE INTO loss VALUES(?,?,?,?,?,?,?)",
+    [SQL_LOSS_MORE] = "UPDATE loss SET last = ?3, count = count + ?4, bytes = "
+                      "bytes + ?5 WHERE stream = ?1 AND seq = ?2",
     [SQL_CLOCK] = "INSERT OR IGNORE INTO clock VALUES(?,?,?)",
     [SQL_MARK] = "UPDATE stream SET seq = ?2, dict_n = ?3, iteration = ?4, "
                  "last_ns = ?5 WHERE id = ?1",
@@ -255,28 +257,72 @@ static int set_up(struct run *r)
     return rc;
 }
 
+/* A view as the schema has it now, in place of what the file has. */
+static int renew_view(struct run *r, const char *name)
+{
+    char *head = sqlite3_mprintf("CREATE VIEW %s AS", name), *sql = NULL;
+    const char *view = head ? strstr(schema_sql, head) : NULL;
+    const char *end = view ? strchr(view, ';') : NULL;
+    int rc = SQLITE_NOMEM;
+    if (end)
+        sql = sqlite3_mprintf("DROP VIEW IF EXISTS %s;%.*s", name,
+                              (int)(end - view), view);
+    if (sql)
+        rc = sqlite3_exec(r->db, sql, NULL, NULL, NULL);
+    sqlite3_free(sql);
+    sqlite3_free(head);
+    return rc;
+}
+
 /* The first runs of version 1 know nothing of what a full journal means. */
 static int add_policy(struct run *r)
 {
-    const char *view = strstr(schema_sql, "CREATE VIEW v_run AS");
-    const char *end = view ? strchr(view, ';') : NULL;
-    char sql[2048];
-    int64_t there = 1;
+    int rc = sqlite3_exec(r->db,
+                          "ALTER TABLE stream ADD COLUMN"
+                          " block_ms INTEGER NOT NULL DEFAULT 0;"
+                          "ALTER TABLE stream ADD COLUMN"
+                          " spool_bytes INTEGER NOT NULL DEFAULT 0",
+                          NULL, NULL, NULL);
+    return rc == SQLITE_OK ? renew_view(r, "v_run") : rc;
+}
+
+/* Later ones have a v_sample that looks at all records for each sample, and
+ * do not know the last pass. */
+static int mend_views(struct run *r)
+{
+    static const char *const views[] = {"sample_part", "v_sample",
+                                        "v_histogram"};
+    int rc = sqlite3_exec(r->db,
+                          "INSERT OR IGNORE INTO pass VALUES(6,'optim')", NULL,
+                          NULL, NULL);
+    for (size_t i = 0; rc == SQLITE_OK && i < sizeof views / sizeof *views;
+         i++)
+        rc = renew_view(r, views[i]);
+    return rc;
+}
+
+/* What this version's runs have and older ones of the same format have not. */
+static int renew(struct run *r)
+{
+    int64_t policy = 1, samples = 1;
     int rc = get_int(r->db,
                      "SELECT count(*) FROM pragma_table_info('stream') "
                      "WHERE name = 'spool_bytes'",
-                     &there);
-    if (rc != SQLITE_OK || there || !end)
+                     &policy);
+    if (rc == SQLITE_OK)
+        rc = get_int(r->db,
+                     "SELECT count(*) FROM sqlite_master "
+                     "WHERE name = 'sample_part'",
+                     &samples);
+    if (rc != SQLITE_OK || (policy && samples))
         return rc;
-    snprintf(sql, sizeof sql,
-             "BEGIN IMMEDIATE;"
-             "ALTER TABLE stream ADD COLUMN"
-             " block_ms INTEGER NOT NULL DEFAULT 0;"
-             "ALTER TABLE stream ADD COLUMN"
-             " spool_bytes INTEGER NOT NULL DEFAULT 0;"
-             "DROP VIEW v_run;%.*s;COMMIT",
-             (int)(end - view), view);
-    rc = sqlite3_exec(r->db, sql, NULL, NULL, NULL);
+    rc = sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (rc == SQLITE_OK && !policy)
+        rc = add_policy(r);
+    if (rc == SQLITE_OK && !samples)
+        rc = mend_views(r);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL);
     if (rc != SQLITE_OK)
         sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
     r->unsafe = true;
@@ -363,7 +409,7 @@ static int open_db(struct run *r, struct slice job)
     if (rc == SQLITE_OK)
         rc = read_facts(r);
     if (rc == SQLITE_OK)
-        rc = add_policy(r);
+        rc = renew(r);
     if (rc == SQLITE_OK)
         rc = prepare_all(r);
     if (rc == SQLITE_OK)

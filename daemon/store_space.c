@@ -11,6 +11,7 @@
 
 #include "daemon/log.h"
 #include "daemon/store_sqlite.h"
+#include "proto/place.h"
 #include "proto/point.h"
 
 #include <errno.h>
@@ -109,13 +110,10 @@ void space_open(struct store *s)
     struct space *p = &s->space;
     uint64_t free_bytes = UINT64_MAX, all = UINT64_MAX;
 
-    snprintf(p->reserve, sizeof p->reserve, "%.*s/.reserve",
+    snprintf(p->reserve, sizeof p->reserve, "%.*s/" PLACE_RESERVE,
              (int)sizeof p->reserve - 16, s->data);
     (void)disk_free(s, &free_bytes, &all);
-    p->want = RESERVE_BYTES;
-    if (p->want > all / RESERVE_PART)
-        p->want = all / RESERVE_PART;
-    p->margin = p->want / MARGIN_PART;
+    p->want = place_reserve(all, &p->margin);
     atomic_store(&s->counters.disk_needed_bytes, p->want + 2 * p->margin);
     if (free_bytes < p->margin || !have_reserve(s))
         give_up(s);

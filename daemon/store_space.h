@@ -7,12 +7,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum {
-    RESERVE_BYTES = 64 * 1024 * 1024,
-    RESERVE_PART = 16, /* at most this part of a small disk */
-    MARGIN_PART = 4    /* of the reserve: free bytes that must be left */
-};
-
 struct store;
 
 struct space {

@@ -70,6 +70,23 @@ static int bound(sqlite3 *db)
     return ask_functions(db);
 }
 
+/* What ended a statement: where it asks for what cannot be, it is bad. */
+static size_t say_why(struct question *k)
+{
+    switch (sqlite3_errcode(k->db)) {
+    case SQLITE_TOOBIG:
+        return ask_say(k, PAGE_BAD,
+                       "a value is longer than %d KiB; select less of it, or "
+                       "open the file itself",
+                       sqlite3_limit(k->db, SQLITE_LIMIT_LENGTH, -1) >> 10);
+    case SQLITE_ERROR:
+        return ask_say(k, PAGE_BAD, "the statement fails: %s",
+                       sqlite3_errmsg(k->db));
+    default:
+        return ask_say_failed(k);
+    }
+}
+
 static size_t sql_page(struct question *k, sqlite3_stmt *s, uint64_t skip)
 {
     const char *names[PAGE_MAX_COLUMNS];
@@ -103,7 +120,7 @@ static size_t sql_page(struct question *k, sqlite3_stmt *s, uint64_t skip)
                        "a row is larger than a page; select less, "
                        "or open the file itself");
     if (!full && rc != SQLITE_DONE && rc != SQLITE_ROW && p.rows == 0)
-        return ask_say_failed(k);
+        return say_why(k);
     if (full || (rc != SQLITE_DONE && rc != SQLITE_ROW)) {
         put_u64(&w, skip + p.rows);
         where.text = (const char *)cursor;

@@ -93,6 +93,7 @@ void run_publish(struct stream *t)
     if (!m)
         return;
     atomic_store(&m->committed, t->committed);
+    atomic_store(&m->lost, t->lost);
     atomic_store(&m->dict_durable, t->dict_durable);
     atomic_store(&m->durable, t->durable);
 }
@@ -447,6 +448,7 @@ static void committed(struct run *r, size_t rows)
             continue;
         atomic_fetch_add(&c->lost[i], r->fresh_losses[i]);
         atomic_fetch_add(&c->losses, r->fresh_losses[i]);
+        atomic_store(&c->lost_ns, store_now_ns());
         r->fresh_losses[i] = 0;
     }
 }

@@ -17,6 +17,7 @@ enum statement {
     SQL_RECORD,
     SQL_EXTRA,
     SQL_LOSS,
+    SQL_LOSS_MORE,
     SQL_CLOCK,
     SQL_MARK,
     SQL_STATE,
@@ -56,6 +57,10 @@ struct stream {
     uint64_t seq, committed, durable;
     uint32_t dict_n, dict_committed, dict_durable;
     int64_t iteration, last_ns; /* largest of its records */
+    uint64_t lost;              /* records, since this daemon knows it */
+    uint64_t loss_first, loss_last; /* of its last row of losses */
+    uint32_t loss_cause;
+    bool loss_grows;            /* by what follows of the same cause */
     struct word *words;         /* dict_n of them while connected */
     uint32_t words_cap;
 };

@@ -56,7 +56,8 @@ static int same(struct slice s, const char *word)
 /* Passes whose records are named by a path. */
 static int has_paths(struct slice pass)
 {
-    return same(pass, "grad") || same(pass, "param") || same(pass, "user");
+    return same(pass, "grad") || same(pass, "param") || same(pass, "user") ||
+           same(pass, "optim");
 }
 
 /* May this part be a number? Digits and wildcards only. */
@@ -172,8 +173,8 @@ static const char *parse(struct slice text, enum name_as as,
     const char *dash = text.n ? memchr(text.text, '-', text.n) : NULL;
     base.pass = dash ? part(text.text, (size_t)(dash - text.text)) : text;
     if (!base.pass.n || !pass_known(base.pass))
-        return "it must begin with forward-, backward-, grad-, param- or "
-               "user-";
+        return "it must begin with forward-, backward-, grad-, param-, "
+               "optim- or user-";
     if (!dash) {
         q->reading[q->n++] = base;
         return NULL;

@@ -1,7 +1,8 @@
 /* The name grammar: how a record is called and how a query is read.
  *
  *   record   pass-Class-n-step-io[.position]   forward-Linear-1-2-input.1
- *            grad-<parameter path>-<iteration>, param-..., user-<name>-<count>
+ *            grad-<parameter path>-<iteration>, param-..., user-<name>-<count>,
+ *            optim-<parameter path>.<state>-<iteration>
  *   query    the same with the end left off, * and ? anywhere, a module path
  *            instead of Class-n; the pass may be a pattern too
  *
@@ -10,9 +11,9 @@
  * the run, and the first whose object, module or path exists is meant:
  * object with instance and step, object with instance, class alone; module
  * with step, module alone; parameter path or user name likewise. Patterns of
- * grad and param are read as paths first, and user names are nothing else. A
- * pattern that fits no part is last held against whole names, where * may
- * stand for several parts. */
+ * grad, param and optim are read as paths first, and user names are nothing
+ * else. A pattern that fits no part is last held against whole names, where *
+ * may stand for several parts. */
 #ifndef PROTO_NAME_H
 #define PROTO_NAME_H
 
@@ -63,7 +64,7 @@ struct name_parts {
     int io;
     struct slice class_name;
     uint64_t instance, step, position;
-    struct slice path; /* for grad, param and user */
+    struct slice path; /* for grad, param, optim and user */
 };
 /* Writes the name, NUL-terminated; TRD_ELIMIT if cap is too small. The
  * longest is under 2 * TRD_MAX_NAME + 128 bytes. */

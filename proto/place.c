@@ -6,6 +6,12 @@
 
 #include "proto/wire.h"
 
+enum {
+    RESERVE_BYTES = 64 * 1024 * 1024,
+    RESERVE_PART = 16, /* at most this part of a small disk */
+    MARGIN_PART = 4    /* of the reserve: free bytes that must be left */
+};
+
 static int given(const char *text)
 {
     return text && *text;
@@ -83,6 +89,15 @@ int place_socket(const char *dir, const char *name, char *out, size_t cap)
     if (n < 0 || (size_t)n >= cap || n > SOCKET_PATH_MAX)
         return TRD_EPATH;
     return 0;
+}
+
+uint64_t place_reserve(uint64_t all, uint64_t *margin)
+{
+    uint64_t reserve = RESERVE_BYTES;
+    if (reserve > all / RESERVE_PART)
+        reserve = all / RESERVE_PART;
+    *margin = reserve / MARGIN_PART;
+    return reserve;
 }
 
 int place_run_ok(const char *name, size_t n)

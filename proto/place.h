@@ -4,10 +4,12 @@
 #define PROTO_PLACE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define PLACE_INGEST "ingest.sock"
 #define PLACE_QUERY "query.sock"
 #define PLACE_LOCK "tracerd.lock"
+#define PLACE_RESERVE ".reserve"
 
 /* What of the environment decides; NULL or "" where unset. */
 struct place_env {
@@ -36,6 +38,10 @@ int place_data(const struct place_env *env, unsigned i, char *out, size_t cap,
 
 /* dir and name joined; TRD_EPATH when over SOCKET_PATH_MAX bytes or cap. */
 int place_socket(const char *dir, const char *name, char *out, size_t cap);
+
+/* Bytes that a daemon keeps in reserve on the disk of the runs, which has all
+ * bytes; with fewer free than *margin besides it takes nothing. */
+uint64_t place_reserve(uint64_t all, uint64_t *margin);
 
 /* 1 if name may name a run: letters digits . _ - , not starting with a dot,
  * 1 to TRD_MAX_RUN bytes. */

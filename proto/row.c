@@ -16,6 +16,20 @@ uint32_t given_code(double v)
     return GIVEN_NUMBER;
 }
 
+double given_value(uint32_t code, bool there, double v)
+{
+    switch (code) {
+    case GIVEN_PINF:
+        return (double)INFINITY;
+    case GIVEN_NINF:
+        return -(double)INFINITY;
+    case GIVEN_NUMBER:
+        return there ? v : (double)NAN;
+    default:
+        return (double)NAN;
+    }
+}
+
 /* ---- rows ---- */
 
 struct cells {
@@ -126,16 +140,9 @@ static void shape(struct cells *c, struct row *r)
 
 static double given(struct cells *c, enum row_column column, int64_t code)
 {
-    switch (code & 3) {
-    case GIVEN_NAN:
-        return (double)NAN;
-    case GIVEN_PINF:
-        return (double)INFINITY;
-    case GIVEN_NINF:
-        return -(double)INFINITY;
-    default:
-        return there(c, column) ? real(c, column) : (double)NAN;
-    }
+    bool number = there(c, column);
+    return given_value((uint32_t)code & 3, number,
+                       number ? real(c, column) : 0);
 }
 
 static void figures(struct cells *c, struct row *r)
@@ -535,4 +542,10 @@ const char sql_run[] =
     " CASE WHEN sum(state = 'open') > 0 THEN 'open'"
     " WHEN sum(state = 'dead') > 0 THEN 'dead'"
     " WHEN sum(state = 'imported') > 0 THEN 'imported'"
-    " ELSE 'ended' END AS state FROM stream";
+    " ELSE 'ended' END AS state,"
+    /* the first runs have no such columns: then it is the 0 without */
+    " coalesce((SELECT block_ms FROM stream ORDER BY 1 DESC LIMIT 1), 0)"
+    " AS block_ms,"
+    " coalesce((SELECT spool_bytes FROM stream ORDER BY 1 DESC LIMIT 1), 0)"
+    " AS spool_bytes"
+    " FROM stream, (SELECT 0 AS block_ms, 0 AS spool_bytes)";

@@ -82,6 +82,8 @@ int row_get(const struct cell cells[ROW_COLUMN_COUNT], struct row *out);
  * std. The figure's column is NULL unless the code is GIVEN_NUMBER. */
 enum { GIVEN_NUMBER = 0, GIVEN_NAN = 1, GIVEN_PINF = 2, GIVEN_NINF = 3 };
 uint32_t given_code(double v);
+/* The figure of a code; v is the column's, if there is one. */
+double given_value(uint32_t code, bool there, double v);
 
 /* A statement and what to bind to ?1, ?2, ... */
 enum { SQL_TEXT_MAX = 6144, SQL_MAX_BINDS = 24, SQL_PATTERN_MAX = 2200 };
@@ -111,7 +113,8 @@ size_t row_cursor(const struct row *r, uint32_t order,
 /* One row about a run, columns RUN_COLUMNS, to be read from its file. */
 #define RUN_COLUMNS                                                           \
     "name", "started_ns", "ended_ns", "attempts", "ranks", "iterations",     \
-        "records", "losses", "state"
+        "records", "losses", "state", "block_ms", "spool_bytes"
+enum { RUN_STATE = 8, RUN_COLUMN_COUNT = 11 }; /* its column; how many */
 extern const char sql_run[];
 
 #endif

@@ -143,7 +143,10 @@ CREATE TABLE loss(
     stream INTEGER NOT NULL,
     seq    INTEGER NOT NULL,             -- the first it stands for
     last   INTEGER NOT NULL,             -- the last
-    count  INTEGER NOT NULL,             -- records lost
+    count  INTEGER NOT NULL,             -- records lost: those of the range, or
+                                         -- more, as what a process could not
+                                         -- keep had no numbers: one number of
+                                         -- the range tells of many
     bytes  INTEGER NOT NULL,             -- of them, 0 unknown
     cause  TEXT NOT NULL,
     t_ns   INTEGER NOT NULL,
@@ -184,7 +187,7 @@ CREATE TABLE dtype(
 CREATE TABLE number(i INTEGER PRIMARY KEY, pow2 REAL);
 
 INSERT INTO pass VALUES(1,'forward'),(2,'backward'),(3,'grad'),(4,'param'),
-    (5,'user');
+    (5,'user'),(6,'optim');
 INSERT INTO io VALUES(0,''),(1,'input'),(2,'output');
 INSERT INTO sampling VALUES(0,'equidistant'),(1,'every'),(2,'random');
 INSERT INTO histogram VALUES(1,'rows'),(2,'exact');
@@ -276,56 +279,61 @@ FROM record r JOIN stream s ON s.id = r.stream
     LEFT JOIN note t ON t.id = r.note
     LEFT JOIN extra x ON x.stream = r.stream AND x.seq = r.seq;
 
--- One row a sample. element is its index in the flattened tensor. value is
--- NULL for NaN (bits tell); imag only for complex dtypes. Where samples were
--- drawn at random, z is made as FORMAT.md says, in halves of 32 bits, since SQL
--- has no unsigned 64: five steps, of which each shifts by s or multiplies by
--- (ch, cl); then the upper half of z times the elements of the sample's part.
-CREATE VIEW v_sample AS
-WITH part AS (
-    SELECT r.stream, r.seq, c.i AS sample, r.dtype, x.sampling, x.sampling_arg,
-        coalesce(r.n, h.n) AS n,
-        length(r.samples) / (d.bytes * d.parts) AS k, q.i AS part, d.*,
-        hex(substr(r.samples, 1 + (c.i * d.parts + q.i) * d.bytes, d.bytes))
-            AS x
-    FROM record r JOIN dtype d ON d.id = r.dtype
-        JOIN shape h ON h.id = r.shape
-        JOIN number c ON c.i >= 0
-            AND c.i < length(r.samples) / (d.bytes * d.parts)
-        JOIN number q ON q.i >= 0 AND q.i < d.parts
-        LEFT JOIN extra x ON x.stream = r.stream AND x.seq = r.seq
-), bits AS (
-    SELECT *, (SELECT sum(
-        (instr('123456789ABCDEF', substr(x, 2 * b.i + 1, 1)) << 4
-        | instr('123456789ABCDEF', substr(x, 2 * b.i + 2, 1))) << 8 * b.i)
-        FROM number b WHERE b.i >= 0 AND b.i < bytes) AS bits
-    FROM part
-), field AS (
-    SELECT *, bits >> man & ((1 << exp) - 1) AS e,
-        bits & ((1 << man) - 1) AS m,
-        CASE WHEN signed AND bits >> (8 * bytes - 1) & 1
-             THEN -1 ELSE 1 END AS sign
-    FROM bits
-), value AS (
-    SELECT *, CASE special
-        WHEN 0 THEN CASE WHEN signed AND sign < 0 AND bytes < 8
-                         THEN bits - (1 << 8 * bytes) ELSE bits END
+-- One row a part of a sample: of a complex one the imaginary part is part 1.
+-- x are its bytes as hex digits, v is its value. A record is looked at once
+-- for all its samples, and the query behind each v reads the bits once: hence
+-- the CROSS JOINs and the SELECT without a FROM.
+CREATE VIEW sample_part AS
+SELECT r.step, r.object, r.pass, r.stream, r.io, r.position, r.seq,
+    c.i AS sample, q.i AS part, d.parts, coalesce(r.n, h.n) AS n,
+    length(r.samples) / (d.bytes * d.parts) AS k, x.sampling, x.sampling_arg,
+    hex(substr(r.samples, 1 + (c.i * d.parts + q.i) * d.bytes, d.bytes)) AS x,
+    (SELECT CASE d.special
+        WHEN 0 THEN CASE WHEN sign < 0 AND d.bytes < 8
+                         THEN bits - (1 << 8 * d.bytes) ELSE bits END
         WHEN 4 THEN CASE WHEN bits < 255 THEN
             (SELECT pow2 FROM number WHERE i = bits - 127) END
         WHEN 5 THEN NULL
         ELSE CASE
-            WHEN special = 1 AND e = (1 << exp) - 1
+            WHEN d.special = 1 AND e = (1 << d.exp) - 1
             THEN CASE m WHEN 0 THEN sign * 9e999 END
-            WHEN special = 2 AND (bits & 127) = 127 THEN NULL
-            WHEN special = 3 AND bits = 128 THEN NULL
-            ELSE sign * (m + (e > 0) * (1 << man) * 1.0)
+            WHEN d.special = 2 AND (bits & 127) = 127 THEN NULL
+            WHEN d.special = 3 AND bits = 128 THEN NULL
+            ELSE sign * (m + (e > 0) * (1 << d.man) * 1.0)
                  * (SELECT pow2 FROM number
-                    WHERE i = max(max(e, 1) - bias - man, -1074))
+                    WHERE i = max(max(e, 1) - d.bias - d.man, -1074))
             END
-        END AS v
-    FROM field
-)
-SELECT stream, seq, sample, CASE WHEN sampling = 1 THEN sample * sampling_arg
+        END
+     FROM (SELECT bits, bits >> d.man & ((1 << d.exp) - 1) AS e,
+               bits & ((1 << d.man) - 1) AS m,
+               CASE WHEN d.signed AND bits >> (8 * d.bytes - 1) & 1
+                    THEN -1 ELSE 1 END AS sign
+           FROM (SELECT sum((instr('123456789ABCDEF', substr(y, 2 * b.i + 1, 1))
+                         << 4
+                         | instr('123456789ABCDEF', substr(y, 2 * b.i + 2, 1)))
+                         << 8 * b.i) AS bits
+                 FROM (SELECT hex(substr(r.samples,
+                           1 + (c.i * d.parts + q.i) * d.bytes, d.bytes)) AS y)
+                     CROSS JOIN number b
+                 WHERE b.i >= 0 AND b.i < d.bytes))) AS v
+FROM record r CROSS JOIN dtype d ON d.id = r.dtype
+    CROSS JOIN shape h ON h.id = r.shape
+    CROSS JOIN number c ON c.i >= 0
+        AND c.i < length(r.samples) / (d.bytes * d.parts)
+    CROSS JOIN number q ON q.i >= 0 AND q.i < d.parts
+    LEFT JOIN extra x ON x.stream = r.stream AND x.seq = r.seq;
+
+-- One row a sample. element is its index in the flattened tensor. value is
+-- NULL for NaN (bits tell); imag only for complex dtypes. of_step and so on are
+-- the record's: of_step is found by the key, seq is not, so that a join with
+-- v_record is quick where it has of_step = step besides stream and seq. Where
+-- samples were drawn at random, z is made as FORMAT.md says, in halves of 32
+-- bits, since SQL has no unsigned 64: five steps, of which each shifts by s or
+-- multiplies by (ch, cl); then the upper half of z times the elements of the
+-- sample's part.
+CREATE VIEW v_sample AS
+SELECT p.stream, p.seq, p.sample,
+    CASE WHEN sampling = 1 THEN sample * sampling_arg
         WHEN sampling = 2 THEN (
             WITH RECURSIVE mix(step, s, ch, cl) AS (VALUES(0, 30, 0, 0),
                 (1, 0, 3210233709, 484763065), (2, 27, 0, 0),
@@ -361,10 +369,20 @@ SELECT stream, seq, sample, CASE WHEN sampling = 1 THEN sample * sampling_arg
         WHEN sample > 0 AND sample = k - 1 THEN n - 1
         ELSE CAST(sample * ((n - 1) * 1.0 / max(k - 1, 1)) AS INTEGER)
         END AS element,
-    max(CASE part WHEN 0 THEN v END) AS value,
-    max(CASE part WHEN 1 THEN v END) AS imag,
-    max(CASE part WHEN 0 THEN x END) AS bits
-FROM value GROUP BY stream, seq, sample;
+    p.v AS value,
+    CASE WHEN p.parts > 1 THEN (
+        SELECT i.v FROM sample_part i
+        WHERE i.step = p.step AND i.object = p.object AND i.pass = p.pass
+            AND i.stream = p.stream AND i.io = p.io
+            AND i.position = p.position AND i.seq = p.seq
+            AND i.sample = p.sample AND i.part = 1) END AS imag,
+    p.x AS bits, p.step AS of_step, pa.name AS of_pass,
+    o.class || '-' || o.instance AS of_object, o.module AS of_module,
+    s.rank AS of_rank
+FROM sample_part p JOIN stream s ON s.id = p.stream
+    JOIN pass pa ON pa.id = p.pass
+    LEFT JOIN object o ON o.id = p.object
+WHERE p.part = 0;
 
 -- One row a bin between the first and the last that is not empty. exponent:
 -- |x| < 2^(exponent + 1), and not below 2^exponent but in bin 0, which has
@@ -393,9 +411,9 @@ SELECT e.stream, e.seq, e.first + c.i AS bin, e.first + c.i - CASE
         FROM (SELECT hex(substr(e.h, 6 + c.i * e.width, e.width)) AS y),
              number b WHERE b.i >= 0 AND b.i < e.width) AS count,
     k.name AS kind
-FROM head e JOIN histogram k ON k.id = e.kind
-    JOIN dtype d ON d.id = e.dtype
-    JOIN number c ON c.i >= 0 AND c.i < (length(e.h) - 5) / e.width;
+FROM head e CROSS JOIN histogram k ON k.id = e.kind
+    CROSS JOIN dtype d ON d.id = e.dtype
+    CROSS JOIN number c ON c.i >= 0 AND c.i < (length(e.h) - 5) / e.width;
 
 CREATE VIEW v_object AS
 SELECT id, class, instance, class || '-' || instance AS object, module

@@ -56,6 +56,9 @@ enum frame_type {
     FRAME_BYE = 11     /* c>d seq is the last one */
 };
 
+/* The only byte of a BYE that somebody else says, who found what it left. */
+enum { BYE_DEAD = 1 };
+
 /* Kinds of entries in DATA (below 16) and DICT (from 16). */
 enum entry_kind {
     ENTRY_RESERVED = 0, /* in a journal: being written */

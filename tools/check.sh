@@ -1,21 +1,28 @@
 #!/bin/sh
 # Installs what is needed, builds with gcc and clang, runs every test, also
 # under sanitizers; ends with "N passed, N failed".
-# usage: sh tools/check.sh [--quick]    --quick: one build, no sanitizers, no
-# fuzzing. FUZZ_SECONDS: for each fuzz target, 20 if not said.
+# usage: sh tools/check.sh [--quick | --frameworks]
+# --quick: one build, no sanitizers, no fuzzing. --frameworks: only the
+# trainings of tests/python/test_frameworks.py, with every framework they
+# know, in an environment of its own. FUZZ_SECONDS: for each fuzz target, 20
+# if not said.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/setup.sh
 quick=
 [ "${1:-}" != --quick ] || quick=1
+frameworks=
+[ "${1:-}" != --frameworks ] || frameworks=1 venv=.venv-frameworks
 
 # shellcheck disable=SC2086
 setup_packages $packages libcmocka-dev clang libclang-rt-14-dev locales \
     procps strace util-linux valgrind
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
     mesonpy=meson-python pytest=pytest
+# the rest of them is large: --frameworks
+setup_python transformers=transformers==5.24.0 accelerate=accelerate==1.15.0
 
-meson="$PWD/.venv/bin/python -m mesonbuild.mesonmain"
+meson="$PWD/$venv/bin/python -m mesonbuild.mesonmain"
 status=0
 logs=
 broken=
@@ -36,6 +43,16 @@ one_build() {
 }
 
 targets=
+all_faults=0
+if [ -n "$frameworks" ]; then
+    # DeepSpeed would compile operators
+    DS_BUILD_OPS=0 $venv/bin/python -m pip install -q \
+        --disable-pip-version-check -r tests/python/frameworks.txt
+    export TRD_FRAMEWORKS=all # none may be skipped
+    one_build build-frameworks "--suite frameworks" --werror
+    $venv/bin/python tests/count.py $logs $broken || status=1
+    exit $status
+fi
 # this one runs all there is: no fault may be missing in its table
 all_faults=1
 one_build build-check "" --werror
@@ -57,5 +74,5 @@ if [ -z "$quick" ]; then
         -Db_sanitize=address,undefined
 fi
 # shellcheck disable=SC2086
-.venv/bin/python tests/count.py $logs $broken || status=1
+$venv/bin/python tests/count.py $logs $broken || status=1
 exit $status

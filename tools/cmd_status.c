@@ -1,6 +1,7 @@
 /* tracectl status: key and value of the daemon and its clients, or of the
  * files. What the daemon calls a problem makes it end with 1, and so do losses
- * since the daemon's start, of files those of runs that somebody still writes.
+ * of clients that are there and those of the last ten minutes; of files, those
+ * of runs that somebody still writes.
  *
  * The daemon tells of a client in one value of words, "run=r rank=0 ...".
  * Text shows the clients as a table; json and csv have a row for each word,
@@ -17,7 +18,8 @@
 enum {
     WORDS_MAX = 20,
     WORD_BYTES = 512,
-    SHOWN = 11,
+    SHOWN = 12,
+    RECENT_S = 600, /* so long a loss of a process that is gone is trouble */
     KEY_MAX = 64,
     PATH_BYTES = 4096
 };
@@ -42,6 +44,8 @@ struct taken {
     struct streams kept;  /* of a table for eyes */
     size_t streams_n;
     int over; /* the rows are of a file's run that nobody writes */
+    int lost; /* some record, once */
+    int old;  /* it was not lately, and the clients lost none */
     int unhealthy;
 };
 
@@ -90,7 +94,8 @@ static struct cell int_cell(int64_t v)
 static struct cell value_of(struct slice name, struct slice s)
 {
     static const char *const counts[] = {"attempt",  "rank",      "pid",
-                                         "received", "committed", "durable"};
+                                         "received", "committed", "durable",
+                                         "lost"};
     int64_t v = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         if (!is(name, counts[i]) || s.n == 0 || s.n > 18)
@@ -204,7 +209,7 @@ static int print_streams(const struct taken *k)
 {
     static const char *const shown[SHOWN] = {
         "run",      "attempt",   "rank",    "pid",  "state",  "lag",
-        "received", "committed", "durable", "kept", "journal"};
+        "received", "committed", "durable", "lost", "kept", "journal"};
     const struct streams *l = &k->kept;
     struct slice head[SHOWN];
     struct cell row[SHOWN];
@@ -228,6 +233,14 @@ static int print_streams(const struct taken *k)
         out_row(&o, row);
     }
     return out_close(&o);
+}
+
+static int has_lost(const char *dir, struct slice s)
+{
+    struct stream t;
+    read_stream(dir, s, &t);
+    struct cell lost = word(&t, "lost");
+    return lost.type == CELL_INT && lost.i > 0;
 }
 
 static void put_stream(struct out *o, const char *dir, size_t number,
@@ -322,6 +335,7 @@ static int take_rows(struct source *s, struct out *o, struct taken *k)
                 put_stream(o, k->dir, ++k->streams_n, cells[1].s);
             else if (keep_text(&k->kept, cells[1].s))
                 return CTL_FAILED;
+            k->unhealthy |= has_lost("", cells[1].s);
             if (keep_run(&k->runs, cells[1].s))
                 return CTL_FAILED;
             continue;
@@ -336,11 +350,13 @@ static int take_rows(struct source *s, struct out *o, struct taken *k)
             out_row(o, cells);
         if (is_open(key))
             k->over = cells[1].type == CELL_INT && cells[1].i == 0;
-        if (is(key, "problem") ||
-            (is_loss(key) && !k->over && cells[1].type == CELL_INT &&
-             cells[1].i > 0))
-            k->unhealthy = 1;
+        if (cells[1].type == CELL_INT && cells[1].i > 0)
+            k->lost |= is_loss(key) && !k->over;
+        if (is(key, "lost_ago_s")) /* no older daemon says so */
+            k->old = cells[1].type == CELL_INT && cells[1].i > RECENT_S;
+        k->unhealthy |= is(key, "problem");
     }
+    k->unhealthy |= k->lost && !k->old;
     return got < 0 ? -got : CTL_FOUND;
 }
 

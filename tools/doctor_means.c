@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "proto/journal.h"
+#include "proto/place.h"
 #include "tools/doctor.h"
 
 #define SAY(d, check, state, mend, ...)                                       \
@@ -18,13 +19,14 @@
 enum {
     RING_BYTES = 32 << 20,  /* of a journal, where nobody asked for another */
     JOURNALS_FEW = 8,       /* a node's GPUs */
-    DATA_BYTES = 256 << 20, /* with less a run does not go far */
+    DATA_BYTES = 256 << 20, /* with less a long run does not go far */
     FILES_FEW = 1100,       /* as many clients as the daemon takes */
     LINE_BYTES = 4096
 };
 
-/* Free bytes where path is or will be; 0: unknown. */
-static uint64_t free_bytes(const char *path)
+/* Free bytes where path is or will be, and those of the whole disk; 0:
+ * unknown. */
+static uint64_t free_bytes(const char *path, uint64_t *all)
 {
     char part[DOCTOR_PATH];
     struct statvfs v;
@@ -35,6 +37,7 @@ static uint64_t free_bytes(const char *path)
             return 0;
         *slash = '\0';
     }
+    *all = (uint64_t)v.f_blocks * v.f_frsize;
     return (uint64_t)v.f_bavail * v.f_frsize;
 }
 
@@ -44,7 +47,7 @@ static void journal_room(struct doctor *d)
         "mount -o remount,size=2g /dev/shm (docker run --shm-size=2g), or "
         "export TRACERD_DIR=/a/directory/with/room";
     struct journal_head h = {0};
-    uint64_t room = free_bytes(d->dir), n;
+    uint64_t all, room = free_bytes(d->dir, &all), n;
     if (!*d->dir || !room || journal_layout(RING_BYTES, &h))
         return;
     n = room / h.size;
@@ -62,18 +65,27 @@ static void journal_room(struct doctor *d)
                    MIB(room), d->dir, (unsigned long long)n);
 }
 
+/* As the daemon sees it, see place_reserve(): its reserve may be there. */
 static void data_room(struct doctor *d)
 {
-    uint64_t room = *d->data ? free_bytes(d->data) : 0;
+    static const char mend[] =
+        "remove or move away runs you do not need, or export "
+        "TRACERD_DATA=/a/directory/with/room";
+    char reserve[DOCTOR_PATH + 16];
+    uint64_t all = 0, margin, room = *d->data ? free_bytes(d->data, &all) : 0;
+    uint64_t least = place_reserve(all, &margin);
     if (!*d->data)
         return;
-    if (room < DATA_BYTES)
-        SAY(d, "disk", BAD,
-            "remove or move away runs you do not need, or export "
-            "TRACERD_DATA=/a/directory/with/room",
-            "%llu MiB free in '%s'", MIB(room), d->data);
+    snprintf(reserve, sizeof reserve, "%s/" PLACE_RESERVE, d->data);
+    least = margin + (access(reserve, F_OK) == 0 ? 0 : least);
+    if (room < least)
+        SAY(d, "disk", BAD, mend,
+            "%llu MiB free in '%s': with less than %llu MiB nothing is stored",
+            MIB(room), d->data, MIB(least) + 1);
     else
-        SAY(d, "disk", OK, "", "%llu MiB free in '%s'", MIB(room), d->data);
+        doctor_say(d, "disk", room < DATA_BYTES ? DOCTOR_NOTE : DOCTOR_OK,
+                   room < DATA_BYTES ? mend : "", "%llu MiB free in '%s'",
+                   MIB(room), d->data);
 }
 
 void doctor_room(struct doctor *d)

@@ -19,6 +19,8 @@ struct import_result {
     uint64_t records; /* good ones in the file */
     uint64_t fresh;   /* of them, not stored before */
     uint64_t bad;     /* lines, or holes of a journal */
+    uint64_t spool_last; /* the last number of a spool */
+    int spool_cut;       /* it ends within an entry */
 };
 
 /* How the daemon is found, or made: asked only when there is something to

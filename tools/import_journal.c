@@ -229,7 +229,7 @@ int import_journal(const char *path, const struct import_daemon *daemon,
     if (code == 0)
         code = send_records(&m, in, &last, out);
     if (code == 0)
-        code = ingest_finish(in, last);
+        code = ingest_finish(in, last, !m.state.clean);
 out:
     ingest_close(in);
     import_spool_close(&m.spool);

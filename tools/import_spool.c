@@ -73,8 +73,11 @@ int import_spool_send(const struct import_spool *m, struct ingest *in,
     for (; code == 0; at += used) {
         step = spool_next(&walk, m->bytes + at, (size_t)(m->size - at), true,
                           &used, &e, &seq);
-        if (step == SPOOL_END || step == SPOOL_MORE)
+        if (step == SPOOL_END || step == SPOOL_MORE) {
+            out->spool_last = walk.seq - 1;
+            out->spool_cut = at < m->size;
             break;
+        }
         if (step == SPOOL_WORD) {
             /* behind a missing one nothing is known: records tell */
             if (words && e.number == word)
@@ -94,11 +97,22 @@ static int damaged(const char *path, const char *what, int why)
                     what, trd_strerror(why));
 }
 
+/* Nothing says that this was the end. */
+static void tell_end(const char *path, const struct import_result *r)
+{
+    ctl_fail(0,
+             "the spool '%s' ends %s record %llu of rank %llu: what its "
+             "process had behind it in its journal is not here, so the run "
+             "says dead, not ended",
+             path, r->spool_cut ? "in the middle of what came behind" : "with",
+             (unsigned long long)r->spool_last, (unsigned long long)r->rank);
+}
+
 int import_spool(const char *path, const struct import_daemon *daemon,
                  const struct import_options *options,
                  struct import_result *out)
 {
-    struct import_spool m = {NULL};
+    struct import_spool m = {.bytes = NULL};
     struct ingest *in = NULL;
     struct hello h;
     const char *dir;
@@ -124,8 +138,11 @@ int import_spool(const char *path, const struct import_daemon *daemon,
              (int)ingest_welcome(in)->run.n, ingest_welcome(in)->run.text);
     last = ingest_welcome(in)->committed_seq;
     code = import_spool_send(&m, in, 1, &last, out);
+    /* where the store had more, somebody else knows how it ended */
     if (code == 0)
-        code = ingest_finish(in, last);
+        code = ingest_finish(in, last, last == out->spool_last);
+    if (code == 0 && last == out->spool_last)
+        tell_end(path, out);
 out:
     ingest_close(in);
     import_spool_close(&m);

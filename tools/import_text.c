@@ -193,7 +193,7 @@ static int finish(struct text_import *t)
     uint64_t before = ingest_welcome(t->in)->committed_seq;
     t->result->records = t->seq;
     t->result->fresh = t->seq > before ? t->seq - before : 0;
-    return ingest_finish(t->in, t->seq);
+    return ingest_finish(t->in, t->seq, 0);
 }
 
 /* ---- records ---- */

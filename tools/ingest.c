@@ -328,8 +328,9 @@ int ingest_gap(struct ingest *in, uint64_t first, uint64_t last,
     return 0;
 }
 
-int ingest_finish(struct ingest *in, uint64_t last_seq)
+int ingest_finish(struct ingest *in, uint64_t last_seq, int dead)
 {
+    static const uint8_t how = BYE_DEAD;
     uint64_t until = now_ns(CLOCK_MONOTONIC) + PATIENCE_MS * 1000000ull;
     uint64_t last = in->ack.durable_seq;
     int code = flush_records(in);
@@ -337,7 +338,7 @@ int ingest_finish(struct ingest *in, uint64_t last_seq)
         return code;
     if (last_seq < in->welcome.committed_seq)
         last_seq = in->welcome.committed_seq;
-    if (send_frame(in, FRAME_BYE, last_seq, NULL, 0))
+    if (send_frame(in, FRAME_BYE, last_seq, &how, dead ? sizeof how : 0))
         return send_failed(in);
     while (in->ack.durable_seq < last_seq) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);

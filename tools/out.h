@@ -98,6 +98,10 @@ void out_text_histogram(struct out *o, const struct row *r);
  * terminal. */
 void out_plain(FILE *file, struct slice s);
 
+/* A string and a number of json, for objects in objects. */
+void out_json_text(FILE *f, struct slice s);
+void out_json_real(FILE *f, double v);
+
 extern const struct out_format out_text, out_json, out_csv;
 
 #endif

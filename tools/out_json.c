@@ -21,7 +21,7 @@ static size_t utf8_length(const unsigned char *p, size_t left)
     return n;
 }
 
-static void json_string(FILE *f, struct slice s)
+void out_json_text(FILE *f, struct slice s)
 {
     putc('"', f);
     for (size_t i = 0; i < s.n;) {
@@ -44,7 +44,7 @@ static void json_string(FILE *f, struct slice s)
     putc('"', f);
 }
 
-static void put_real(FILE *f, double v)
+void out_json_real(FILE *f, double v)
 {
     char number[OUT_NUMBER_MAX];
     out_number(v, number);
@@ -61,7 +61,7 @@ static void before(struct out *o, const char *name)
     }
     if (o->fields++)
         putc(',', o->file);
-    json_string(o->file, slice_of(name));
+    out_json_text(o->file, slice_of(name));
     putc(':', o->file);
 }
 
@@ -80,7 +80,7 @@ static void json_null(struct out *o, const char *name)
 static void json_text(struct out *o, const char *name, struct slice s)
 {
     before(o, name);
-    json_string(o->file, s);
+    out_json_text(o->file, s);
 }
 
 static void json_flag(struct out *o, const char *name, int v)
@@ -104,16 +104,16 @@ static void json_natural(struct out *o, const char *name, uint64_t v)
 static void json_real(struct out *o, const char *name, double v)
 {
     before(o, name);
-    put_real(o->file, v);
+    out_json_real(o->file, v);
 }
 
 static void json_pair(struct out *o, const char *name, double re, double im)
 {
     before(o, name);
     putc('[', o->file);
-    put_real(o->file, re);
+    out_json_real(o->file, re);
     putc(',', o->file);
-    put_real(o->file, im);
+    out_json_real(o->file, im);
     putc(']', o->file);
 }
 
@@ -159,7 +159,7 @@ static void json_row(struct out *o, const struct cell *cells)
 {
     for (uint32_t i = 0; i < o->columns; i++) {
         putc(i ? ',' : '{', o->file);
-        json_string(o->file, o->column[i]);
+        out_json_text(o->file, o->column[i]);
         putc(':', o->file);
         switch (cells[i].type) {
         case CELL_NULL:
@@ -169,10 +169,10 @@ static void json_row(struct out *o, const struct cell *cells)
             fprintf(o->file, "%lld", (long long)cells[i].i);
             break;
         case CELL_REAL:
-            put_real(o->file, cells[i].f);
+            out_json_real(o->file, cells[i].f);
             break;
         case CELL_TEXT:
-            json_string(o->file, cells[i].s);
+            out_json_text(o->file, cells[i].s);
             break;
         case CELL_BLOB:
             put_blob(o->file, cells[i].s);

@@ -1,7 +1,8 @@
 # Sourced by quickstart.sh and check.sh: installs what is missing.
 #
 # Debian packages by apt-get (as root, or with sudo), Python packages into
-# .venv in the repository. What is there already is left alone.
+# $venv in the repository. What is there already is left alone.
+venv=.venv
 
 # setup_packages NAME...: Debian packages
 setup_packages() {
@@ -20,25 +21,25 @@ setup_packages() {
         --no-install-recommends $missing >/dev/null
 }
 
-# setup_python MODULE=REQUIREMENT...: a .venv that can import each module.
+# setup_python MODULE=REQUIREMENT...: a $venv that can import each module.
 # A torch that the system's Python has is used instead of another copy.
 setup_python() {
     python3 -c 'import os, sysconfig as s, sys
 sys.exit(not os.path.exists(s.get_paths()["include"] + "/Python.h"))' ||
         setup_packages python3-dev
-    if [ ! -x .venv/bin/python ]; then
+    if [ ! -x $venv/bin/python ]; then
         python3 -c 'import ensurepip' 2>/dev/null ||
             setup_packages python3-venv
         share=
         python3 -c 'import torch' 2>/dev/null && share=--system-site-packages
         # shellcheck disable=SC2086
-        python3 -m venv $share .venv
+        python3 -m venv $share $venv
     fi
     for pair in "$@"; do
-        .venv/bin/python -c "
+        $venv/bin/python -c "
 import importlib.util, sys
 sys.exit(importlib.util.find_spec('${pair%%=*}') is None)" ||
-            .venv/bin/python -m pip install -q \
+            $venv/bin/python -m pip install -q \
                 --disable-pip-version-check "${pair#*=}"
     done
 }
@@ -49,7 +50,7 @@ setup_build() {
     build=$1
     shift
     [ -f "$build/build.ninja" ] ||
-        .venv/bin/python -m mesonbuild.mesonmain setup "$build" "$@" \
+        $venv/bin/python -m mesonbuild.mesonmain setup "$build" "$@" \
             >"$build.log" 2>&1 || {
         cat "$build.log"
         return 1

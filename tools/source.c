@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "tools/run_file.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -30,30 +33,41 @@ static int is_file_name(const char *run)
     return n > 3 && strcmp(run + n - 3, ".db") == 0;
 }
 
-/* Another job of the same name has been traced since: says which run is
- * meant, for eyes. */
-static void hint_later(struct source *s, const char *run)
+/* Whether the daemon has a run of that name, which ends in a digit: whether
+ * it is the first behind what sorts just before it. */
+static int is_stored(struct source *s, const char *run)
 {
-    char later[TRD_MAX_RUN + 4], before[TRD_MAX_RUN + 4];
+    char before[TRD_MAX_RUN + 16];
     struct cell cell[PAGE_MAX_COLUMNS];
     struct query q;
-    if (!*run || strlen(run) + 2 > TRD_MAX_RUN)
-        return;
-    /* no name is between these two */
-    snprintf(before, sizeof before, "%s-1\x7f", run);
-    snprintf(later, sizeof later, "%s-2", run);
+    size_t n = strlen(run), got = 0;
+    snprintf(before, sizeof before, "%s\x7f", run);
+    before[n - 1]--;
     query_init(&q, QUERY_RUNS);
     q.limit = 1;
     q.cursor = slice_of(before);
-    size_t n = 0;
-    if (s->ops->ask(s->state, &q, s->bytes, SP_MAX_BYTES, &n) ||
-        page_get(s->bytes, n, &s->page) || s->page.status != PAGE_OK)
-        return;
-    while (page_row(&s->page, cell))
-        if (cell[0].type == CELL_TEXT && cell[0].s.n == strlen(later) &&
-            memcmp(cell[0].s.text, later, cell[0].s.n) == 0)
-            ctl_fail(0, "'%s' is the first run of this name; there is a "
-                        "later one: -r %s", run, later);
+    return s->ops->ask(s->state, &q, s->bytes, SP_MAX_BYTES, &got) == 0 &&
+           page_get(s->bytes, got, &s->page) == 0 &&
+           s->page.status == PAGE_OK && page_row(&s->page, cell) &&
+           cell[0].type == CELL_TEXT && cell[0].s.n == n &&
+           memcmp(cell[0].s.text, run, n) == 0;
+}
+
+/* Other jobs of the same name have been traced since: says which run is
+ * meant. data: where the runs are; NULL: the daemon is asked. */
+static void hint_later(struct source *s, const char *data, const char *run)
+{
+    char name[TRD_MAX_RUN + 16], path[PATH_BYTES];
+    int k = 1, more = *run != '\0';
+    while (more) {
+        snprintf(name, sizeof name, "%s-%d", run, ++k);
+        snprintf(path, sizeof path, "%s/%s.db", data ? data : "", name);
+        more = strlen(name) <= TRD_MAX_RUN &&
+               (data ? access(path, F_OK) == 0 : is_stored(s, name));
+    }
+    if (k > 2)
+        ctl_fail(0, "'%s' is the first of %d runs of this name; the last is "
+                    "-r %s-%d", run, k - 1, run, k - 1);
 }
 
 int source_open(const struct ctl *ctl, const char *run, struct source **out)
@@ -78,13 +92,15 @@ int source_open(const struct ctl *ctl, const char *run, struct source **out)
                         TRD_MAX_RUN);
     } else if (ctl->db) {
         code = source_db_open(ctl->db, run, &s->ops, &s->state);
+        if (code == 0)
+            hint_later(s, ctl->db, run);
     } else {
         snprintf(s->run, sizeof s->run, "%s", run);
         s->named = *run != '\0';
         s->live = 1;
         code = source_live_open(ctl->dir, &s->ops, &s->state);
-        if (code == 0 && isatty(STDERR_FILENO))
-            hint_later(s, run);
+        if (code == 0)
+            hint_later(s, NULL, run);
     }
     if (code == 0) {
         *out = s;
@@ -170,17 +186,29 @@ static int find_data(struct source *s, char *out, size_t cap)
     return 0;
 }
 
+/* The file of the run that the daemon is asked about; *path "" where it does
+ * not tell, or the file cannot be read here. */
+static int find_file(struct source *s, char *path, size_t cap)
+{
+    char data[PATH_BYTES];
+    int code = find_name(s);
+    *path = '\0';
+    if (code || !*s->run || !find_data(s, data, sizeof data))
+        return code;
+    snprintf(path, cap, "%s/%s.db", data, s->run);
+    if (access(path, R_OK) != 0)
+        *path = '\0';
+    return 0;
+}
+
 int source_use_file(struct source *s)
 {
-    char data[PATH_BYTES], path[PATH_BYTES + TRD_MAX_RUN + 8];
+    char path[PATH_BYTES + TRD_MAX_RUN + 8];
     const struct source_ops *ops;
     void *state;
-    int code = s->live ? find_name(s) : 0;
-    if (code || !s->live || !*s->run || !find_data(s, data, sizeof data))
-        return code;
-    snprintf(path, sizeof path, "%s/%s.db", data, s->run);
-    if (access(path, R_OK) != 0)
-        return 0; /* the daemon answers, or says that there is no such run */
+    int code = s->live ? find_file(s, path, sizeof path) : 0;
+    if (code || !s->live || !*path)
+        return code; /* the daemon answers, or says what is missing */
     code = source_db_open(path, "", &ops, &state);
     if (code)
         return code;
@@ -189,6 +217,33 @@ int source_use_file(struct source *s)
     s->state = state;
     s->live = 0;
     return 0;
+}
+
+int source_path(const struct ctl *ctl, const char *run, char **out)
+{
+    char path[PATH_BYTES + TRD_MAX_RUN + 8] = "";
+    struct source *s = NULL;
+    struct stat st;
+    int code = 0;
+    *out = NULL;
+    if (is_file_name(run)) {
+        *out = strdup(run);
+    } else if (ctl->db && (stat(ctl->db, &st) || !S_ISDIR(st.st_mode))) {
+        return ctl_fail(CTL_BAD, "-d '%s' is no directory of runs: name the "
+                                 "file of '%s' instead", ctl->db, run);
+    } else if (ctl->db) {
+        code = run_dir_find(ctl->db, run, out);
+    } else {
+        code = source_open(ctl, run, &s);
+        if (code == 0 && s)
+            code = find_file(s, path, sizeof path);
+        *out = code == 0 && *path ? strdup(path) : NULL;
+    }
+    source_close(s);
+    if (code == 0 && !*out)
+        code = ctl_fail(CTL_FAILED, "there is no run '%s' whose file can be "
+                                    "read here", run);
+    return code;
 }
 
 int source_ask(struct source *s, struct query *q)

@@ -28,6 +28,11 @@ void source_close(struct source *s);
  * an exit code. */
 int source_use_file(struct source *s);
 
+/* The path of the file that holds a run, for what reads whole runs: run is a
+ * .db file, or a name in -d or of the daemon. To be freed. 0 or an exit code,
+ * told. */
+int source_path(const struct ctl *ctl, const char *run, char **out);
+
 /* Asks for the first page. The run of q is set here. 0 or an exit code. The
  * strings of q must stay until the last row. */
 int source_ask(struct source *s, struct query *q);

@@ -18,8 +18,6 @@
 #include "tools/run_file.h"
 #include "tools/source.h"
 
-enum { RUN_FIELDS = 9 };
-
 struct db {
     sqlite3 *sql;         /* the run asked; NULL before the first question */
     sqlite3_stmt *open;   /* a statement that goes on over pages */
@@ -474,8 +472,8 @@ static int ask_status(struct db *d, void *page, size_t cap, size_t *n)
 
 static int ask_runs(struct db *d, void *page, size_t cap, size_t *n)
 {
-    static const char *const names[RUN_FIELDS] = {RUN_COLUMNS};
-    return ask_each(d, sql_run, page, cap, n, names, RUN_FIELDS);
+    static const char *const names[RUN_COLUMN_COUNT] = {RUN_COLUMNS};
+    return ask_each(d, sql_run, page, cap, n, names, RUN_COLUMN_COUNT);
 }
 
 /* Opens the run before the first question to it. PAGE_NOTHING: no run. */

@@ -16,7 +16,8 @@ const struct command ctl_commands[] = {
     {"runs", "", "list the stored runs",
      "Name, start, ranks, iterations, records, losses and state of each run,\n"
      "the one that started last at the end. Text marks the default by '*':\n"
-     "the run that was stored last.\n"
+     "the run that was stored last. json and csv say besides how long a\n"
+     "record waits where a journal is full, and the limit of a spool.\n"
      "\n"
      "  tracectl runs\n"
      "  tracectl -d ~/.local/state/tracerd -o csv runs\n",
@@ -38,23 +39,53 @@ const struct command ctl_commands[] = {
      cmd_query},
     {"status", "", "the daemon, its clients, losses by cause",
      "A line for each client: records received, committed, durable, the lag\n"
-     "(received but not committed), and what its journal keeps until it is\n"
-     "durable. Ends with 1 when a record was lost, and while something is\n"
-     "wrong: each 'problem' is a sentence that says what to do.\n"
+     "(received but not committed), the lost, and what its journal keeps\n"
+     "until it is durable. Ends with 1 while a client is there that lost a\n"
+     "record, for ten minutes after any loss, and while something is wrong:\n"
+     "each 'problem' is a sentence that says what to do.\n"
      "With -d it tells what the files of the runs say.\n"
      "\n"
      "  tracectl status\n"
      "  tracectl -d run.db status\n",
      cmd_status},
     {"sql", "'SELECT ...'", "read-only SQL on a stored run",
-     "One statement over the views v_record, v_sample, v_object, v_run and\n"
-     "v_loss. Nothing can be written. NaN is NULL there; absmax, absmin and\n"
-     "finite_* are over finite elements. Ends with 1 when there is no row.\n"
+     "One statement over the views v_record, v_sample, v_histogram,\n"
+     "v_object, v_run and v_loss. Nothing can be written. NaN is NULL there;\n"
+     "absmax, absmin and finite_* are over finite elements. Records of a step\n"
+     "are found soonest: of samples, say of_step. Ends with 1 when there is\n"
+     "no row.\n"
      "\n"
+     "  tracectl sql \"SELECT sample, value FROM v_sample WHERE of_step = 2\n"
+     "                AND of_object = 'Linear-1'\"\n"
      "  tracectl sql 'SELECT name, std FROM v_record ORDER BY std DESC LIMIT "
      "5'\n"
      "  tracectl -d run.db -o csv sql 'SELECT * FROM v_loss'\n",
      cmd_sql},
+    {"compare",
+     "RUN_A RUN_B [--map FILE] [--rules FILE] [--noise RUN_C]\n"
+     "      [--skip N] [--attempt N] [--attempt-b N] [--all]",
+     "where two runs part, and which module is to blame",
+     "Says same, rounding, unsure or differs, the first record that is off\n"
+     "and the culprit: the first module in the order of A that got what\n"
+     "agrees and gave what does not. Errors are in units of rounding of the\n"
+     "coarser dtype. Ends with 0 for same and rounding, else with 1.\n"
+     "--map: lines 'NAME_IN_A NAME_IN_B', of module paths or Class-n, with *.\n"
+     "--rules: lines 'PATTERN ignore|rtol=R|atol=A|noise=N'. --noise: a run\n"
+     "that repeats A; what it shows is no guilt. --skip leaves the first N\n"
+     "iterations out.\n"
+     "\n"
+     "  tracectl compare before after\n"
+     "  tracectl -o json compare a.db b.db --skip 10\n",
+     cmd_compare},
+    {"check", "[RUN] [--attempt N]", "what is wrong inside one run",
+     "Where NaN and infinities were born, numbers near the end of a dtype or\n"
+     "lost below it, tensors that are always zero, norms that jump,\n"
+     "recomputed outputs with other bits, replicas that disagree. Each\n"
+     "finding names its first record. Ends with 1 when there is one.\n"
+     "\n"
+     "  tracectl check\n"
+     "  tracectl -o json check run.db\n",
+     cmd_check},
     {"export",
      "[RUN] [--format seed|csv|json] [--out FILE] [--rank N]\n"
      "       [--attempt N]",

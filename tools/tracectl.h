@@ -35,6 +35,8 @@ int cmd_runs(struct ctl *ctl, int argc, char **argv);
 int cmd_query(struct ctl *ctl, int argc, char **argv);
 int cmd_status(struct ctl *ctl, int argc, char **argv);
 int cmd_sql(struct ctl *ctl, int argc, char **argv);
+int cmd_check(struct ctl *ctl, int argc, char **argv);
+int cmd_compare(struct ctl *ctl, int argc, char **argv);
 int cmd_export(struct ctl *ctl, int argc, char **argv);
 int cmd_import(struct ctl *ctl, int argc, char **argv);
 int cmd_doctor(struct ctl *ctl, int argc, char **argv);

@@ -64,7 +64,9 @@ struct trd_client_options {
                                 full; 0: never */
     const char *spool_dir;   /* of a file for what the journal has no room for
                                 while no daemon takes it; nobody else may
-                                write there. NULL: TRACERD_SPOOL; "": none */
+                                write there. It is made, 0700, where the
+                                directory above it is there. NULL:
+                                TRACERD_SPOOL; "": none */
     uint64_t spool_bytes;    /* the most that the file may have; 1 GiB;
                                 0: none */
 };

@@ -17,7 +17,8 @@ extern "C" {
     X(TRD_BACKWARD, 2, "backward")                                            \
     X(TRD_GRAD, 3, "grad")                                                    \
     X(TRD_PARAM, 4, "param")                                                  \
-    X(TRD_USER, 5, "user")
+    X(TRD_USER, 5, "user")                                                    \
+    X(TRD_OPTIM, 6, "optim")
 
 enum trd_pass {
 #define TRD_PASS_MEMBER(name, code, text) name = code,
@@ -123,13 +124,15 @@ enum {
 /* Where in the model a tensor was seen. Interned once, see trd_site(). */
 struct trd_site {
     enum trd_pass pass;
-    enum trd_io io;       /* TRD_IO_NONE for grad, param, user */
+    enum trd_io io;       /* TRD_IO_NONE for grad, param, optim, user */
     uint32_t position;    /* among the flattened tensors of the call, from 0 */
     uint32_t instance;    /* n of Class-n, from 1; 0 where there is no object */
     const char *class_name; /* "" where there is no object */
     const char *module;   /* path in the model, "" for its root */
     const char *path;     /* in the call ("0", "1.cache.key"), the parameter's
-                             full path for grad and param, the name for user */
+                             full path for grad and param, that and the name of
+                             the optimizer's state ("a.weight.exp_avg") for
+                             optim, the name for user */
 };
 
 /* When it was seen. */

@@ -1,0 +1,61 @@
+/* What is wrong inside one run.
+ *
+ * X(name, text): kinds of findings.
+ *   nan, inf     the first output that has one although the inputs of its call
+ *                have none: where it was born. What carries it is counted
+ *   range        magnitudes within a factor of 2 of the dtype's largest, in
+ *                dtypes of 16 bits and less: the next step may overflow
+ *   underflow    more than a tenth of the elements that are not zero are
+ *                subnormal: what is smaller is lost already
+ *   dead         an output, or a gradient of a parameter, that was all zeros
+ *                CHECK_TIMES times, and never anything else
+ *   spike        a norm CHECK_JUMP times the running mean of those before
+ *   recompute    a recomputed output whose bits are not those of the first
+ *   replicas     gradients or values of a parameter that should be the same on
+ *                ranks of one data-parallel group, and are not
+ * Of each kind a module is told once, at its first record, with a count. */
+#ifndef TOOLS_CHECK_H
+#define TOOLS_CHECK_H
+
+#include "tools/compare.h"
+
+#define CHECK_KINDS(X)                                                        \
+    X(CHECK_NAN, "nan")                                                       \
+    X(CHECK_INF, "inf")                                                       \
+    X(CHECK_RANGE, "range")                                                   \
+    X(CHECK_UNDERFLOW, "underflow")                                           \
+    X(CHECK_DEAD, "dead")                                                     \
+    X(CHECK_SPIKE, "spike")                                                   \
+    X(CHECK_RECOMPUTE, "recompute")                                           \
+    X(CHECK_REPLICAS, "replicas")
+
+enum check_kind {
+#define CHECK_KIND_MEMBER(name, text) name,
+    CHECK_KINDS(CHECK_KIND_MEMBER)
+#undef CHECK_KIND_MEMBER
+    CHECK_KIND_N
+};
+
+enum { CHECK_TIMES = 3, CHECK_DETAIL = 160 };
+#define CHECK_JUMP 20.0
+
+struct check_finding {
+    enum check_kind kind;
+    struct compare_pair at;   /* its first record; diff does not hold */
+    uint64_t records;         /* that show it */
+    char detail[CHECK_DETAIL];
+};
+
+struct check_result {
+    struct check_finding *finding; /* by kind, then by order; to be freed */
+    size_t n;
+    uint64_t records, carriers;    /* of NaN or infinity */
+};
+
+/* 0 or an exit code, told. */
+int check_run(struct scan *s, struct check_result *out);
+void check_free(struct check_result *r);
+
+const char *check_kind_name(enum check_kind kind);
+
+#endif

@@ -1,0 +1,513 @@
+/* The records of a run's file, read with as little as a comparison needs. */
+#include "tools/scan.h"
+
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/row.h"
+#include "tools/run_file.h"
+#include "tools/tracectl.h"
+
+/* Rows after which the statement is begun again. */
+enum { BATCH = 200000 };
+
+/* Columns in the order of the table: SQLite finds those behind by walking
+ * over those before. */
+static const char sql_rows[] =
+    "SELECT r.step, r.object, r.pass, r.stream, r.io, r.position, r.seq,"
+    " r.iteration, r.microbatch, r.labels, r.path, r.dtype, r.shape, r.n,"
+    " r.nan, r.pinf, r.ninf, r.zero, r.subnormal, r.max, r.min, r.mean,"
+    " r.std, r.l2, r.hash, r.samples, r.given FROM record r"
+    " WHERE (step, object, pass, stream, io, position, seq)"
+    " >= (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+    " ORDER BY step, object, pass, stream, io, position, seq";
+static const char sql_extra[] =
+    "SELECT sampling, sampling_arg FROM extra"
+    " WHERE stream = ?1 AND seq = ?2";
+enum {
+    STEP, OBJECT, PASS, STREAM, IO, POSITION, SEQ, ITERATION, MICROBATCH,
+    LABELS, PATH, DTYPE, SHAPE, N, NAN_N, PINF, NINF, ZERO, SUBNORMAL, MAX,
+    MIN, MEAN, STD, L2, HASH, SAMPLES, GIVEN
+};
+enum { KEYS = SEQ + 1 };
+
+struct word {
+    int64_t id;
+    char *text;
+    int64_t n;         /* of a shape: elements */
+};
+struct words {
+    struct word *at;
+    size_t n;
+};
+struct scan {
+    sqlite3 *db;
+    sqlite3_stmt *rows, *extra;
+    char *file;
+    char name[TRD_MAX_RUN + 1];
+    int64_t attempt;
+    uint64_t records, lost;
+    struct scan_object *object;
+    size_t objects;
+    struct words path, shape;
+    struct scan_stream *stream;
+    size_t streams;
+    bool has_extra;
+    unsigned left;     /* rows until the statement is begun again */
+    bool stands;       /* row is waiting */
+    bool ended;        /* there is no more */
+    struct scan_row row;
+    int64_t key[KEYS];
+};
+
+static int failed(struct scan *s)
+{
+    int code = sqlite3_errcode(s->db) & 0xff;
+    if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB)
+        return ctl_fail(CTL_BAD, "'%s' is damaged: %s", s->file,
+                        sqlite3_errmsg(s->db));
+    return ctl_fail(CTL_FAILED, "'%s' cannot be read: %s", s->file,
+                    sqlite3_errmsg(s->db));
+}
+
+static int damaged(struct scan *s, const char *what)
+{
+    return ctl_fail(CTL_BAD, "'%s' is damaged: %s; see 'tracectl verify'",
+                    s->file, what);
+}
+
+static int no_memory(void)
+{
+    return ctl_fail(CTL_FAILED, "out of memory");
+}
+
+/* ---- the dictionary ---- */
+
+/* Calls take() for each row. 0 or an exit code. */
+static int each(struct scan *s, const char *sql,
+                int (*take)(struct scan *s, sqlite3_stmt *row, void *to),
+                void *to)
+{
+    sqlite3_stmt *row = NULL;
+    int code = 0, got = SQLITE_ROW;
+    if (sqlite3_prepare_v2(s->db, sql, -1, &row, NULL) != SQLITE_OK)
+        return failed(s);
+    while (code == 0 && (got = sqlite3_step(row)) == SQLITE_ROW)
+        code = take(s, row, to);
+    if (code == 0 && got != SQLITE_DONE)
+        code = failed(s);
+    sqlite3_finalize(row);
+    return code;
+}
+
+/* Room for one more of a growing list, doubled at powers of two; NULL
+ * without memory, the list as it was. */
+static void *grown(void *list, size_t n, size_t size)
+{
+    if (n & (n - 1))
+        return list;
+    return realloc(list, (n ? 2 * n : 1) * size);
+}
+
+static char *column_text(sqlite3_stmt *row, int i)
+{
+    const char *text = (const char *)sqlite3_column_text(row, i);
+    return strdup(text ? text : "");
+}
+
+static int take_word(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    struct words *w = to;
+    struct word *at = grown(w->at, w->n, sizeof *at);
+    (void)s;
+    if (!at)
+        return no_memory();
+    w->at = at;
+    at += w->n;
+    at->id = sqlite3_column_int64(row, 0);
+    at->text = column_text(row, 1);
+    at->n = sqlite3_column_int64(row, 2);
+    if (!at->text)
+        return no_memory();
+    w->n++;
+    return 0;
+}
+
+static int take_object(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    struct scan_object *o = grown(s->object, s->objects, sizeof *o);
+    (void)to;
+    if (!o)
+        return no_memory();
+    s->object = o;
+    o += s->objects++;
+    o->id = sqlite3_column_int64(row, 0);
+    o->class_name = column_text(row, 1);
+    o->instance = sqlite3_column_int64(row, 2);
+    o->module = column_text(row, 3);
+    return o->class_name && o->module ? 0 : no_memory();
+}
+
+static int take_stream(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    struct scan_stream *t = grown(s->stream, s->streams, sizeof *t);
+    (void)to;
+    if (!t)
+        return no_memory();
+    s->stream = t;
+    t += s->streams++;
+    t->id = sqlite3_column_int64(row, 0);
+    t->rank = (uint32_t)sqlite3_column_int64(row, 1);
+    t->wanted = sqlite3_column_int64(row, 2) == s->attempt;
+    t->world = (uint32_t)sqlite3_column_int64(row, 4);
+    t->info = column_text(row, 5);
+    if (t->wanted)
+        s->records += (uint64_t)sqlite3_column_int64(row, 3);
+    return t->info ? 0 : no_memory();
+}
+
+static int take_number(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    (void)s;
+    *(int64_t *)to = sqlite3_column_int64(row, 0);
+    return 0;
+}
+
+static int take_name(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    const char *text = (const char *)sqlite3_column_text(row, 0);
+    (void)to;
+    if (text && strlen(text) < sizeof s->name)
+        strcpy(s->name, text);
+    return 0;
+}
+
+static int load(struct scan *s, int64_t attempt)
+{
+    int64_t last = 0, lost = 0, extra = 0;
+    int code = each(s, "SELECT value FROM meta WHERE key = 'name'",
+                    take_name, NULL);
+    if (!code)
+        code = each(s, "SELECT max(attempt) FROM stream", take_number, &last);
+    s->attempt = attempt < 0 ? last : attempt;
+    if (!code)
+        code = each(s, "SELECT id, rank, attempt, seq, world, info FROM stream"
+                       " ORDER BY id", take_stream, NULL);
+    if (!code)
+        code = each(s, "SELECT id, class, instance, module FROM object"
+                       " ORDER BY id", take_object, NULL);
+    if (!code)
+        code = each(s, "SELECT id, text, 0 FROM path ORDER BY id", take_word,
+                    &s->path);
+    if (!code)
+        code = each(s, "SELECT id, dims, n FROM shape ORDER BY id", take_word,
+                    &s->shape);
+    if (!code)
+        code = each(s, "SELECT total(count) FROM loss", take_number, &lost);
+    if (!code)
+        code = each(s, "SELECT count(*) FROM (SELECT 1 FROM extra LIMIT 1)",
+                    take_number, &extra);
+    s->lost = (uint64_t)lost;
+    s->records -= s->lost < s->records ? s->lost : s->records;
+    s->has_extra = extra > 0;
+    return code;
+}
+
+int scan_open(const char *file, int64_t attempt, struct scan **out)
+{
+    struct scan *s = calloc(1, sizeof *s);
+    int code;
+    *out = NULL;
+    if (!s || !(s->file = strdup(file))) {
+        free(s);
+        return no_memory();
+    }
+    code = run_file_open(file, &s->db);
+    if (!code)
+        code = load(s, attempt);
+    if (!code && s->has_extra &&
+        sqlite3_prepare_v2(s->db, sql_extra, -1, &s->extra, NULL))
+        code = failed(s);
+    if (!code && sqlite3_prepare_v2(s->db, sql_rows, -1, &s->rows, NULL))
+        code = failed(s);
+    if (!code)
+        code = scan_goto(s, INT64_MIN, INT64_MIN);
+    if (code) {
+        scan_close(s);
+        return code;
+    }
+    *out = s;
+    return 0;
+}
+
+static void free_words(struct words *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        free(w->at[i].text);
+    free(w->at);
+}
+
+void scan_close(struct scan *s)
+{
+    if (!s)
+        return;
+    sqlite3_finalize(s->rows);
+    sqlite3_finalize(s->extra);
+    sqlite3_close(s->db);
+    for (size_t i = 0; i < s->objects; i++) {
+        free((char *)s->object[i].class_name);
+        free((char *)s->object[i].module);
+    }
+    free(s->object);
+    free_words(&s->path);
+    free_words(&s->shape);
+    for (size_t i = 0; i < s->streams; i++)
+        free(s->stream[i].info);
+    free(s->stream);
+    free(s->file);
+    free(s);
+}
+
+const char *scan_name(const struct scan *s)
+{
+    return s->name;
+}
+
+int64_t scan_attempt(const struct scan *s)
+{
+    return s->attempt;
+}
+
+uint64_t scan_records(const struct scan *s)
+{
+    return s->records;
+}
+
+uint64_t scan_lost(const struct scan *s)
+{
+    return s->lost;
+}
+
+const struct scan_stream *scan_streams(const struct scan *s, size_t *n)
+{
+    *n = s->streams;
+    return s->stream;
+}
+
+const struct scan_object *scan_objects(const struct scan *s, size_t *n)
+{
+    *n = s->objects;
+    return s->object;
+}
+
+/* Of a list sorted by id. */
+static const struct word *find_word(const struct words *w, int64_t id)
+{
+    size_t low = 0, high = w->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (w->at[mid].id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < w->n && w->at[low].id == id ? &w->at[low] : NULL;
+}
+
+const char *scan_path(const struct scan *s, int64_t path)
+{
+    const struct word *w = find_word(&s->path, path);
+    return w ? w->text : NULL;
+}
+
+const char *scan_path_at(const struct scan *s, size_t i, int64_t *path)
+{
+    if (i >= s->path.n)
+        return NULL;
+    *path = s->path.at[i].id;
+    return s->path.at[i].text;
+}
+
+/* ---- rows ---- */
+
+static int begin(struct scan *s)
+{
+    sqlite3_reset(s->rows);
+    for (int i = 0; i < KEYS; i++)
+        sqlite3_bind_int64(s->rows, i + 1, s->key[i]);
+    s->left = BATCH;
+    return 0;
+}
+
+int scan_goto(struct scan *s, int64_t step, int64_t object)
+{
+    s->stands = s->ended = false;
+    for (int i = 0; i < KEYS; i++)
+        s->key[i] = INT64_MIN;
+    s->key[STEP] = step;
+    s->key[OBJECT] = object;
+    return begin(s);
+}
+
+static double real(const struct scan *s, int i, bool *there)
+{
+    *there = sqlite3_column_type(s->rows, i) != SQLITE_NULL;
+    return *there ? sqlite3_column_double(s->rows, i) : 0;
+}
+
+/* A figure of a text log, whose NaN and infinities are codes. */
+static double given(const struct scan *s, int i, int64_t code)
+{
+    bool there;
+    double v = real(s, i, &there);
+    return given_value((uint32_t)code & 3, there, v);
+}
+
+static void read_figures(const struct scan *s, struct diff_side *f)
+{
+    bool a, b, text = sqlite3_column_type(s->rows, GIVEN) != SQLITE_NULL;
+    f->has = 0;
+    if (sqlite3_column_type(s->rows, NAN_N) != SQLITE_NULL)
+        f->has |= TRD_HAS_COUNTS;
+    f->nan = (uint64_t)sqlite3_column_int64(s->rows, NAN_N);
+    f->pinf = (uint64_t)sqlite3_column_int64(s->rows, PINF);
+    f->ninf = (uint64_t)sqlite3_column_int64(s->rows, NINF);
+    f->max = real(s, MAX, &a);
+    f->min = real(s, MIN, &b);
+    if (a && b)
+        f->has |= TRD_HAS_RANGE;
+    f->mean = real(s, MEAN, &a);
+    f->std = real(s, STD, &b);
+    if (a && b)
+        f->has |= TRD_HAS_MEAN;
+    f->l2 = real(s, L2, &a);
+    if (a)
+        f->has |= TRD_HAS_L2;
+    if (sqlite3_column_type(s->rows, HASH) != SQLITE_NULL)
+        f->has |= TRD_HAS_HASH;
+    f->hash = (uint64_t)sqlite3_column_int64(s->rows, HASH);
+    f->samples.text = sqlite3_column_blob(s->rows, SAMPLES);
+    f->samples.n = (size_t)sqlite3_column_bytes(s->rows, SAMPLES);
+    if (text) {
+        int64_t code = sqlite3_column_int64(s->rows, GIVEN);
+        f->has |= TRD_IS_GIVEN | TRD_HAS_RANGE | TRD_HAS_MEAN;
+        f->max = given(s, MAX, code);
+        f->min = given(s, MIN, code >> 2);
+        f->mean = given(s, MEAN, code >> 4);
+        f->std = given(s, STD, code >> 6);
+    }
+}
+
+static int read_sampling(struct scan *s, int64_t stream, struct scan_row *r)
+{
+    int code;
+    r->side.sampling = TRD_EQUIDISTANT;
+    r->side.sampling_arg = 0;
+    if (!s->has_extra)
+        return 0;
+    sqlite3_reset(s->extra);
+    sqlite3_bind_int64(s->extra, 1, stream);
+    sqlite3_bind_int64(s->extra, 2, r->seq);
+    code = sqlite3_step(s->extra);
+    if (code == SQLITE_ROW) {
+        r->side.sampling = sqlite3_column_int(s->extra, 0);
+        r->side.sampling_arg =
+            (uint64_t)sqlite3_column_int64(s->extra, 1);
+    }
+    sqlite3_reset(s->extra);
+    return code == SQLITE_ROW || code == SQLITE_DONE ? 0 : failed(s);
+}
+
+static const struct scan_stream *find_stream(const struct scan *s, int64_t id)
+{
+    size_t low = 0, high = s->streams;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (s->stream[mid].id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < s->streams && s->stream[low].id == id ? &s->stream[low]
+                                                       : NULL;
+}
+
+/* The row that the statement stands on; *wanted: it is of the attempt. */
+static int read_row(struct scan *s, bool *wanted)
+{
+    struct scan_row *r = &s->row;
+    const struct scan_stream *t;
+    const struct word *shape;
+    for (int i = 0; i < KEYS; i++)
+        s->key[i] = sqlite3_column_int64(s->rows, i);
+    t = find_stream(s, s->key[STREAM]);
+    /* of a process that came after the dictionary was read */
+    *wanted = t && t->wanted;
+    if (!*wanted)
+        return 0;
+    r->step = s->key[STEP];
+    r->object = s->key[OBJECT];
+    r->pass = (int)s->key[PASS];
+    r->io = (int)s->key[IO];
+    r->position = s->key[POSITION];
+    r->seq = s->key[SEQ];
+    r->rank = t->rank;
+    r->iteration = sqlite3_column_int64(s->rows, ITERATION);
+    r->microbatch = sqlite3_column_int64(s->rows, MICROBATCH);
+    r->labels = (uint32_t)sqlite3_column_int64(s->rows, LABELS);
+    r->path = sqlite3_column_int64(s->rows, PATH);
+    r->side.dtype = sqlite3_column_int(s->rows, DTYPE);
+    shape = find_word(&s->shape, sqlite3_column_int64(s->rows, SHAPE));
+    if (!shape) {
+        *wanted = false;
+        return 0;
+    }
+    r->side.shape = slice_of(shape->text);
+    r->side.n = sqlite3_column_type(s->rows, N) == SQLITE_NULL
+                    ? (uint64_t)shape->n
+                    : (uint64_t)sqlite3_column_int64(s->rows, N);
+    r->zero = (uint64_t)sqlite3_column_int64(s->rows, ZERO);
+    r->subnormal = (uint64_t)sqlite3_column_int64(s->rows, SUBNORMAL);
+    read_figures(s, &r->side);
+    if (!trd_pass_name(r->pass) || r->io < 0 || r->io > TRD_OUTPUT ||
+        !trd_dtype_name(r->side.dtype))
+        return damaged(s, "a record has a code that is not known");
+    return read_sampling(s, s->key[STREAM], r);
+}
+
+int scan_peek(struct scan *s, const struct scan_row **out)
+{
+    bool wanted = s->stands;
+    if (s->ended)
+        return 0;
+    while (!wanted) {
+        int got, code;
+        if (s->left == 0) {
+            s->key[SEQ]++;
+            begin(s);
+        }
+        got = sqlite3_step(s->rows);
+        if (got == SQLITE_DONE) {
+            sqlite3_reset(s->rows);
+            s->ended = true;
+            return 0;
+        }
+        if (got != SQLITE_ROW)
+            return -failed(s);
+        s->left--;
+        code = read_row(s, &wanted);
+        if (code)
+            return -code;
+    }
+    s->stands = true;
+    *out = &s->row;
+    return 1;
+}
+
+int scan_next(struct scan *s, const struct scan_row **out)
+{
+    int got = scan_peek(s, out);
+    s->stands = false;
+    return got;
+}
