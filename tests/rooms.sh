@@ -35,7 +35,7 @@ check() {
         done
 }
 
-free="assert. ctype. dirent. dlfcn. errno. fcntl. fenv. getopt. grp. inttypes. \
+free="assert. ctype. dirent. dlfcn. errno. fcntl. fenv. fnmatch. getopt. grp. inttypes. \
 limits. locale. math. netinet/ poll. pthread. pwd. sched. setjmp. signal. \
 spawn. stdarg. stdatomic. stdbool. stddef. stdint. stdio. stdlib. string. \
 strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. arm_neon. xlocale."
@@ -43,7 +43,7 @@ strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. arm_ne
 found=$(
     check include "tracerd/" ""
     check proto "tracerd/ proto/ schema.h" ""
-    check client "tracerd/ proto/ client/" "Python.h cuda"
+    check client "tracerd/ proto/ client/" "Python.h structmember.h cuda"
     check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h curl/"
     check tools "tracerd/ proto/ tools/ schema.h" "nanomsg/ sqlite3.h curl/"
 )

@@ -2,7 +2,8 @@
  *
  * view.c describes a tensor, figures.c makes a dict of its figures, tracer.c
  * is the Client, record.c makes its records, same.c saves reading a tensor
- * twice; here they become a module. For a tensor that view.c does not
+ * twice, hooks.h has what the hooks of modules are made of; here they become a
+ * module. For a tensor that view.c does not
  * read, record() and stats() answer False or None, and the Python half
  * resolves it first.
  *
@@ -11,6 +12,7 @@
 #include "client/python/py.h"
 
 #include "client/python/figures.h"
+#include "client/python/hooks.h"
 #include "client/python/same.h"
 #include "client/python/tracer.h"
 #include "client/python/view.h"
@@ -127,6 +129,7 @@ static PyMethodDef module_methods[] = {
     {"stats", PY_FAST(figures_stats), METH_FASTCALL,
      "stats(tensor, k, sampling=0, sampling_arg=0, histogram=0) -> dict or "
      "None"},
+    {"hooks_setup", hooks_setup, METH_O, "hooks_setup(dict)"},
     {"open", tracer_open, METH_VARARGS,
      "open(run, job, info, rank, world, attempt, journal_bytes, thread, "
      "dir=None, sampling=0, sampling_arg=0, histogram=0, same=False) -> "
@@ -184,11 +187,15 @@ static int module_exec(PyObject *module)
         PyModule_AddIntConstant(module, "MAX_THREADS", TRD_MAX_THREADS) ||
         PyModule_AddIntConstant(module, "MAX_RUN", TRD_MAX_RUN))
         return -1;
-    return tracer_init();
+    return tracer_init() || hooks_init(module) ? -1 : 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, (void *)module_exec}, {0, NULL}};
+    {Py_mod_exec, (void *)module_exec},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_USED}, /* it guards the hooks */
+#endif
+    {0, NULL}};
 
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT,
                                         .m_name = "_tracerd",

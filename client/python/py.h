@@ -12,6 +12,7 @@
 #endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
 /* A METH_FASTCALL function passes through the type that PyMethodDef has. */
 #define PY_FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -22,6 +23,15 @@ static inline int py_put(PyObject *dict, const char *key, PyObject *value)
     int rc = value ? PyDict_SetItemString(dict, key, value) : -1;
     Py_XDECREF(value);
     return rc;
+}
+
+/* Makes a type once and shows it in the module: 0, or -1. */
+static inline int py_type(PyObject *module, const char *name,
+                          PyType_Spec *spec, PyObject **type)
+{
+    if (!*type && !(*type = PyType_FromSpec(spec)))
+        return -1;
+    return PyObject_SetAttrString(module, name, *type);
 }
 
 static inline PyObject *py_none(void)

@@ -180,30 +180,42 @@ static void submit_there(struct client *self, const struct moment *m,
 
 /* ---- record ---- */
 
+/* True when it was recorded or counted as lost, or the client is closed. */
+static bool put_one(struct client *self, struct moment *m, PyObject *tensor)
+{
+    struct view view;
+    if (!self->c)
+        return true;
+    if (view_of(tensor, &view))
+        return false;
+    m->when.labels |= view_labels(view.tensor.dtype);
+    if (view.device == VIEW_CPU)
+        submit_here(self, m, &view, tensor);
+    else if (is_open(self, &view, m->k))
+        submit_there(self, m, &view);
+    else
+        return false;
+    return true;
+}
+
 static PyObject *record(PyObject *o, PyObject *const *args,
                         Py_ssize_t n_args, bool keep)
 {
-    struct client *self = (struct client *)o;
     uint64_t v[HEAD], k;
-    struct view view;
     if (n_args != HEAD + 2)
         return tracer_misuse("record takes 8 arguments");
     if (numbers_of(args, HEAD, v) || numbers_of(args + HEAD + 1, 1, &k))
         return NULL;
-    if (!self->c)
-        return answer(true);
     struct moment m = moment_of(v, k);
     m.keep = keep;
-    if (view_of(args[HEAD], &view))
-        return answer(false);
-    m.when.labels |= view_labels(view.tensor.dtype);
-    if (view.device == VIEW_CPU)
-        submit_here(self, &m, &view, args[HEAD]);
-    else if (is_open(self, &view, m.k))
-        submit_there(self, &m, &view);
-    else
-        return answer(false);
-    return answer(true);
+    return answer(put_one((struct client *)o, &m, args[HEAD]));
+}
+
+int record_tensor(struct client *self, uint32_t site,
+                  const struct trd_when *when, PyObject *tensor, uint32_t k)
+{
+    struct moment m = {.site = site, .k = k, .keep = true, .when = *when};
+    return put_one(self, &m, tensor);
 }
 
 /* record(site, step, iteration, microbatch, labels, note, tensor, k): True
@@ -224,6 +236,37 @@ PyObject *method_record_once(PyObject *o, PyObject *const *args,
     return record(o, args, n_args, false);
 }
 
+/* One of several; false when it must be resolved. */
+static bool put_of(struct client *self, struct moment *m, PyObject *tensor,
+                   struct batch *b)
+{
+    struct view view;
+    if (view_of(tensor, &view))
+        return false;
+    m->when.labels |= view_labels(view.tensor.dtype);
+    if (view.device == VIEW_CPU)
+        submit_here(self, m, &view, tensor);
+    else if (is_open(self, &view, m->k))
+        add(self, b, m, &view);
+    else
+        return false;
+    return true;
+}
+
+void record_tensors(struct client *self, const uint32_t *site,
+                    const struct trd_when *when, PyObject *const *tensor,
+                    Py_ssize_t n, uint32_t k, bool *odd)
+{
+    struct batch b;
+    b.n = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        struct moment m = {
+            .site = site[i], .k = k, .keep = true, .when = *when};
+        odd[i] = self->c && !put_of(self, &m, tensor[i], &b);
+    }
+    launch(self, &b);
+}
+
 /* Records the tensors of a list; indices of those that must be resolved go
  * to *odd, a list that is made when there is one. 0, or -1 with an exception
  * for wrong arguments. */
@@ -231,7 +274,6 @@ static int record_list(struct client *self, PyObject *sites,
                        PyObject *tensors, const struct moment *of_all,
                        struct batch *b, PyObject **odd)
 {
-    struct view view;
     for (Py_ssize_t i = 0; i < PyList_Size(tensors) && self->c; i++) {
         struct moment m = *of_all;
         PyObject *pair = PyList_GetItem(tensors, i);
@@ -247,17 +289,8 @@ static int record_list(struct client *self, PyObject *sites,
         m.site = (uint32_t)PyLong_AsUnsignedLong(site);
         if (PyErr_Occurred())
             return -1;
-        int there = !view_of(tensor, &view);
-        if (there)
-            m.when.labels |= view_labels(view.tensor.dtype);
-        if (there && view.device == VIEW_CPU) {
-            submit_here(self, &m, &view, tensor);
+        if (put_of(self, &m, tensor, b))
             continue;
-        }
-        if (there && is_open(self, &view, m.k)) {
-            add(self, b, &m, &view);
-            continue;
-        }
         PyObject *number = PyLong_FromSsize_t(i);
         if (number && !*odd)
             *odd = PyList_New(0);

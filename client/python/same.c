@@ -35,6 +35,7 @@ struct entry {
 struct same {
     PyObject *writes; /* or NULL */
     uint64_t count;   /* of entries so far */
+    bool kept;        /* there may be some */
     uint8_t oldest[SETS];
     struct entry entry[SETS][WAYS];
 };
@@ -68,6 +69,9 @@ static void empty(struct entry *e)
 
 void same_forget(struct same *s)
 {
+    if (!s->kept)
+        return;
+    s->kept = false;
     for (unsigned i = 0; i < SETS; i++)
         for (unsigned j = 0; j < WAYS; j++)
             if (s->entry[i][j].weak)
@@ -290,5 +294,6 @@ void same_keep(struct same *s, PyObject *tensor, const struct view *v,
     struct entry *e = entry_for(s, tensor, v->tensor.data);
     struct entry old = *e;
     *e = new;
+    s->kept = true;
     empty(&old);
 }

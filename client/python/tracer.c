@@ -284,6 +284,11 @@ static PyType_Spec client_spec = {
 /* Made once, by tracer_init(). */
 static PyObject *client_type;
 
+bool tracer_check(PyObject *o)
+{
+    return (PyObject *)Py_TYPE(o) == client_type;
+}
+
 int tracer_init(void)
 {
     if (!client_type)

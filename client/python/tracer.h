@@ -38,6 +38,9 @@ PyObject *tracer_open(PyObject *module, PyObject *args);
 void tracer_enter(struct client *self);
 void tracer_leave(struct client *self);
 
+/* Whether it is a Client, and no stand-in. */
+bool tracer_check(PyObject *o);
+
 PyObject *tracer_misuse(const char *how);
 
 /* ---- record.c ---- */
@@ -62,5 +65,15 @@ PyObject *tracer_misuse(const char *how);
                             Py_ssize_t n_args);
 RECORD_METHODS(RECORD_DECLARE)
 #undef RECORD_DECLARE
+
+/* The same for the hooks, in C: 1 if the tensor was recorded or counted as
+ * lost, 0 if it must be resolved first. when: its labels are the call's. */
+int record_tensor(struct client *self, uint32_t site,
+                  const struct trd_when *when, PyObject *tensor, uint32_t k);
+/* Several tensors, those of a GPU in one launch; *odd[i] tells which must be
+ * resolved. */
+void record_tensors(struct client *self, const uint32_t *site,
+                    const struct trd_when *when, PyObject *const *tensor,
+                    Py_ssize_t n, uint32_t k, bool *odd);
 
 #endif

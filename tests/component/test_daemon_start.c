@@ -152,6 +152,23 @@ static int mode_of(const char *path)
     return lstat(path, &st) == 0 ? (int)(st.st_mode & 07777) : -1;
 }
 
+static void test_daemon_start__a_check_tries_the_places(void **state)
+{
+    (void)state;
+    /* where even root can make nothing */
+    assert_int_equal(run("-n --dir %s/d --data /proc/x", rig.base), 3);
+    text_has("cannot create '/proc/x'");
+    assert_int_equal(run("-n --dir /proc/x --data %s/r", rig.base), 3);
+    text_has("cannot create '/proc/x'");
+    assert_int_equal(run("-n --dir %s/d --data %s/none/r", rig.base, rig.base),
+                     3);
+    assert_int_equal(run("-n --dir %s/d --data %s/r", rig.base, rig.base), 0);
+    /* and leaves nothing behind */
+    assert_int_equal(run("--version; ls -A %s", rig.base), 0);
+    assert_null(strstr(text, ".tracerd-"));
+    assert_null(strstr(text, "\nr\n"));
+}
+
 static void test_daemon_start__everything_is_private(void **state)
 {
     char path[2 * RIG_PATH];
@@ -515,6 +532,7 @@ int main(void)
         TEST(test_daemon_start__options),
         TEST(test_daemon_start__a_configuration_file),
         TEST(test_daemon_start__environment_names_the_places),
+        TEST(test_daemon_start__a_check_tries_the_places),
         TEST(test_daemon_start__everything_is_private),
         TEST(test_daemon_start__in_the_background),
         TEST(test_daemon_start__errors_of_a_background_start),

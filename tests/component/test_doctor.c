@@ -1,18 +1,15 @@
 /* tracectl doctor on installations that are broken in one way each. */
-#include <nanomsg/nn.h>
-#include <nanomsg/reqrep.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "proto/query.h"
 #include "tests/lib/cli.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/rig.h"
 
 /* A Python without the module, whatever this machine has. */
@@ -127,6 +124,31 @@ static void test_doctor__file_systems(void **state)
     cli_has(on_mount("size=200m"), "room for the journals of 5 processes");
 }
 
+/* What is said of a disk of 64 MiB for the runs, filled with some. */
+static const char *on_disk(int filled)
+{
+    const struct cli *r = cli_run(
+        "mkdir -p mnt; unshare -m true || exit 32; unshare -m sh -c 'mount -t "
+        "tmpfs -o size=64m,mode=700 x mnt || exit 32; head -c %dm /dev/zero > "
+        "mnt/x; " QUIET "TRACERD_DATA=$PWD/mnt $T -s $PWD/none doctor'",
+        filled);
+    return r->code == 32 || r->code == 127 ? NULL : r->out;
+}
+
+/* A daemon there keeps 4 MiB in reserve, and 1 MiB free besides. */
+static void test_doctor__disks_as_the_daemon_sees_them(void **state)
+{
+    const char *out = on_disk(1);
+    (void)state;
+    if (!out)
+        skip();
+    cli_has(out, "note  disk       63 MiB free in ");
+    cli_has(on_disk(58), "note  disk       6 MiB free in ");
+    out = on_disk(61);
+    cli_has(out, "bad   disk       3 MiB free in ");
+    cli_has(out, "with less than 6 MiB nothing is stored");
+}
+
 static void test_doctor__limits(void **state)
 {
     (void)state;
@@ -169,51 +191,17 @@ static void test_doctor__daemons(void **state)
     finds("", "$DIR", "no tracerd runs in", "mend: tracerd --dir '");
 }
 
-/* Answers one question as a daemon of another time would. */
-static void other_version(const char *dir)
-{
-    static const char *const names[] = {"key", "value"};
-    struct cell row[2] = {{.type = CELL_TEXT, .s = slice_of("version")},
-                          {.type = CELL_TEXT, .s = slice_of("9.9.9")}};
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    char url[RIG_PATH + 64];
-    uint8_t page[4096 + 8192];
-    struct page_writer p;
-    void *question;
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0), sock = nn_socket(AF_SP, NN_REP);
-    umask(077);
-    snprintf(a.sun_path, sizeof a.sun_path, "%.90s/ingest.sock", dir);
-    snprintf(url, sizeof url, "ipc://%s/query.sock", dir);
-    if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 8) ||
-        nn_bind(sock, url) < 0 || nn_recv(sock, &question, NN_MSG, 0) < 0)
-        _exit(1);
-    page_open(&p, page, sizeof page, PAGE_OK, slice_of(""));
-    page_columns(&p, names, 2);
-    page_cell(&p, &row[0]);
-    page_cell(&p, &row[1]);
-    nn_send(sock, page, page_close(&p, slice_of("")), 0);
-    sleep(10);
-    _exit(0);
-}
-
 static void test_doctor__another_version(void **state)
 {
+    static const struct fake_row rows[] = {{"version", "9.9.9", 0}};
     char dir[RIG_PATH];
     pid_t pid;
     (void)state;
     snprintf(dir, sizeof dir, "%.400s/fake", cli_rig()->base);
-    assert_int_equal(mkdir(dir, 0700), 0);
-    pid = fork();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        other_version(dir);
-    }
-    rig_until(cli_run("test -S %s/query.sock", dir)->code == 0);
-    usleep(50 * 1000);
+    pid = fake_daemon(dir, rows, 1);
     finds("", dir, "is of version 9.9.9, tracectl of " TRD_VERSION,
           "mend: kill ");
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
+    fake_daemon_end(pid, dir);
 }
 
 int main(void)
@@ -223,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_doctor__directories),
         cmocka_unit_test(test_doctor__other_users),
         cmocka_unit_test(test_doctor__file_systems),
+        cmocka_unit_test(test_doctor__disks_as_the_daemon_sees_them),
         cmocka_unit_test(test_doctor__limits),
         cmocka_unit_test(test_doctor__python),
         cmocka_unit_test(test_doctor__daemons),

@@ -300,7 +300,47 @@ static void test_query_endpoint__sql_comes_by_pages(void **state)
     q = sql("SELECT zeroblob(600000), zeroblob(600000)");
     assert_int_equal(ask(&q), PAGE_BAD);
     q = sql("SELECT zeroblob(2000000000)");
-    assert_int_equal(ask(&q), PAGE_FAILED);
+    assert_int_equal(ask(&q), PAGE_BAD);
+    message_has("longer than 1024 KiB");
+}
+
+static void test_query_endpoint__printf_has_bounds(void **state)
+{
+    static const struct {
+        const char *sql, *text; /* the only cell */
+    } good[] = {
+        {"SELECT printf('%.*f', 3, 3.14159)", "3.142"},
+        {"SELECT printf('%*d|%-*s|', 5, 7, 3, 'x')", "    7|x  |"},
+        {"SELECT format('%%%5d %c%n%s', 1, 'a', 'b')", "%    1 ab"},
+        {"SELECT printf('%.*f', '2', 1)", "1.00"},
+        {"SELECT printf('%1000d', 1) = printf('%*d', -1000, 1)", NULL},
+        {"SELECT printf('%*')", ""},
+    };
+    static const char *const wide[] = {
+        "SELECT printf('%1001d', 1)",
+        "SELECT printf('%.1001f', 1)",
+        "SELECT printf('%.*f', 1001, 1)",
+        "SELECT printf('%d %*d', 1, -1001, 1)",
+        "SELECT printf('%%%s%*.*d', 'x', 1, 9000000000, 1)",
+        "SELECT format('%-0*d', '1001', 1)",
+    };
+    struct query q;
+    (void)state;
+    fill(1);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        q = sql(good[i].sql);
+        assert_int_equal(ask(&q), PAGE_OK);
+        assert_int_equal(page_row(&page, cells), 1);
+        if (!good[i].text)
+            continue;
+        assert_int_equal(cells[0].s.n, strlen(good[i].text));
+        assert_memory_equal(cells[0].s.text, good[i].text, cells[0].s.n);
+    }
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        q = sql(wide[i]);
+        assert_int_equal(ask(&q), PAGE_BAD);
+        message_has("at most 1000");
+    }
 }
 
 static void test_query_endpoint__a_long_question_is_ended(void **state)
@@ -832,6 +872,7 @@ int main(void)
         TEST(test_query_endpoint__many_records_come_by_pages),
         TEST(test_query_endpoint__runs_are_listed),
         TEST(test_query_endpoint__sql_reads_and_nothing_else),
+        TEST(test_query_endpoint__printf_has_bounds),
         TEST(test_query_endpoint__sql_comes_by_pages),
         TEST(test_query_endpoint__a_long_question_is_ended),
         TEST(test_query_endpoint__no_step_is_long),

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "client/sys.h"
 #include "proto/spool.h"
 
 /* ---- outages ---- */
@@ -69,6 +70,70 @@ static void test_spool__process_killed_before_a_daemon_comes(void **state)
     outage_check(0);
     assert_int_equal(ingest_ask("run", "SELECT state = 'dead' FROM stream"),
                      1);
+    rig_stop(&ingest.rig);
+}
+
+static uint64_t (*true_mono)(void), begun_ns;
+
+/* A clock by which no stall of this machine is long. */
+static uint64_t slow_mono(void)
+{
+    return begun_ns + (true_mono() - begun_ns) / 1000;
+}
+
+static struct trd_client *open_slowly(uint64_t ring)
+{
+    struct trd_client_options o;
+    struct trd_client *c = NULL;
+    true_mono = trd__sys.mono_ns;
+    begun_ns = true_mono();
+    trd__sys.mono_ns = slow_mono;
+    trd_client_options_init(&o);
+    o.dir = ingest.rig.dir;
+    o.run = "run";
+    o.journal_bytes = ring;
+    o.spool_dir = outage_dir;
+    assert_int_equal(trd_client_open(&o, &c), 0);
+    return c;
+}
+
+/* The ring is always more than half full and never nearly full, and the
+ * daemon frees some of it again and again. */
+static void test_spool__none_while_a_daemon_comes_after(void **state)
+{
+    enum { RING = 32 << 20, RECORDS = 16 * 1024 };
+    const struct trd_site place = {.pass = TRD_USER, .class_name = "",
+                                   .module = "", .path = "x"};
+    static const int64_t shape[1] = {OUTAGE_ELEMENTS};
+    static float x[OUTAGE_ELEMENTS];
+    const struct trd_tensor t = {x, TRD_F32, 1, shape, NULL};
+    struct trd_counters n;
+    uint32_t site;
+    int pauses = 0;
+    (void)state;
+    oracle_start(&ingest.rig);
+    struct trd_client *c = open_slowly(RING);
+    assert_int_equal(trd_site(c, &place, &site), 0);
+    for (uint64_t i = 1; i <= RECORDS; i++) {
+        struct trd_when when = {.step = i, .iteration = i};
+        trd_counters(c, &n);
+        assert_int_equal(n.spool_used_bytes, 0);
+        if (n.journal_used_bytes > RING / 10 * 8) {
+            uint64_t durable = n.durable;
+            pauses++;
+            outage_until((trd_counters(c, &n), n.durable > durable));
+        }
+        assert_int_equal(trd_submit_cpu(c, site, &when, &t, OUTAGE_ELEMENTS),
+                         0);
+    }
+    assert_true(pauses > 1);
+    assert_null(outage_spool());
+    outage_until(trd_flush(c, 1) == 0);
+    trd_client_close(c);
+    trd__sys.mono_ns = true_mono;
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"),
+                     RECORDS);
+    oracle_run(&ingest.rig, "run");
     rig_stop(&ingest.rig);
 }
 
@@ -366,6 +431,7 @@ int main(int argc, char **argv)
         outage_test(test_spool__daemon_comes_after_four_rings),
         outage_test(test_spool__process_ends_before_a_daemon_comes),
         outage_test(test_spool__process_killed_before_a_daemon_comes),
+        outage_test(test_spool__none_while_a_daemon_comes_after),
         outage_test(test_spool__daemon_killed_while_it_drains),
         outage_test(test_spool__outages_one_after_the_other),
         outage_test(test_spool__stopped_daemon),

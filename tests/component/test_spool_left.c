@@ -416,8 +416,21 @@ static int tracectl(const char *verb, const char *file)
 }
 
 /* A restart of the machine took the journal. */
+/* Whether the last one wrote so. */
+static int said(const char *text)
+{
+    char path[2 * RIG_PATH], all[4096];
+    snprintf(path, sizeof path, "%s/said", ingest.rig.base);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    all[fread(all, 1, sizeof all - 1, f)] = '\0';
+    fclose(f);
+    return strstr(all, text) != NULL;
+}
+
 static void test_spool__imported_without_its_journal(void **state)
 {
+    char behind[64];
     uint64_t n;
     (void)state;
     leave(OUTAGE_MANY);
@@ -429,10 +442,37 @@ static void test_spool__imported_without_its_journal(void **state)
         assert_int_equal(tracectl("import", outage_spool()), 0);
         assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"), n);
         assert_int_equal(ingest_ask("run", "SELECT count(*) FROM loss"), 0);
+        assert_int_equal(
+            ingest_ask("run", "SELECT state = 'dead' FROM stream"), 1);
+        snprintf(behind, sizeof behind, "ends with record %llu of rank 0",
+                 (unsigned long long)n);
+        assert_true(said(behind));
     }
     oracle_run(&ingest.rig, "run");
     rig_stop(&ingest.rig);
     oracle_verify(&ingest.rig, 0);
+    unlink(outage_spool());
+}
+
+static void test_spool__imported_cut_without_its_journal(void **state)
+{
+    struct image m;
+    uint64_t n;
+    (void)state;
+    leave(OUTAGE_MANY);
+    n = moved();
+    assert_int_equal(unlink(outage_journal()), 0);
+    m = load(outage_spool());
+    assert_int_equal(truncate(outage_spool(), (off_t)m.n - 20), 0);
+    rig_start(&ingest.rig);
+    assert_int_equal(tracectl("import", outage_spool()), 0);
+    assert_true(said("ends in the middle of what came behind record"));
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM record"), n - 1);
+    assert_int_equal(ingest_ask("run", "SELECT state = 'dead' FROM stream"),
+                     1);
+    oracle_run(&ingest.rig, "run");
+    rig_stop(&ingest.rig);
+    free(m.bytes);
     unlink(outage_spool());
 }
 
@@ -534,6 +574,9 @@ static void make_old(void)
     snprintf(path, sizeof path, "%s/run.db", ingest.rig.data);
     snprintf(sql, sizeof sql,
              "PRAGMA legacy_alter_table = ON; DROP VIEW v_run;"
+             "DROP VIEW v_sample; DROP VIEW sample_part;"
+             "DELETE FROM pass WHERE name = 'optim';"
+             "CREATE VIEW v_sample AS SELECT seq AS value FROM record;"
              "ALTER TABLE stream RENAME TO newer;"
              "CREATE TABLE stream(id INTEGER PRIMARY KEY, attempt, rank,"
              " epoch UNIQUE, world, pid, start_time, boot_id, host, uid,"
@@ -569,6 +612,11 @@ static void test_policy__run_of_before_is_read_and_goes_on(void **state)
     assert_int_equal(ingest_ask("run", "SELECT max(block_ms) FROM v_run"),
                      5000);
     assert_int_equal(ingest_ask("run", "SELECT min(block_ms) FROM v_run"), 0);
+    assert_int_equal(
+        ingest_ask("run", "SELECT count(DISTINCT of_step) FROM v_sample"),
+        ingest_ask("run", "SELECT count(DISTINCT step) FROM record "
+                          "WHERE samples IS NOT NULL"));
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM pass"), 6);
     oracle_run(&ingest.rig, "run");
     rig_stop(&ingest.rig);
     oracle_verify(&ingest.rig, 0);
@@ -588,6 +636,7 @@ int main(int argc, char **argv)
         outage_test(test_spool__flipped_while_its_process_lives),
         outage_test(test_spool__cut_while_its_process_lives),
         outage_test(test_spool__imported_without_its_journal),
+        outage_test(test_spool__imported_cut_without_its_journal),
         outage_test(test_spool__imported_with_its_journal),
         outage_test(test_spool__journal_is_not_imported_before_its_spool),
         outage_test(test_spool__of_a_process_without_a_journal_file),

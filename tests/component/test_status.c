@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cli.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/rig.h"
 #include "tracerd/client.h"
 
@@ -52,8 +53,8 @@ static void test_status__how_full_a_journal_is(void **state)
     cli_has(s->out, "{\"key\":\"wal_bytes\",\"value\":");
     cli_has_not(s->out, "problem");
     s = cli_expect(0, "$T status | grep -A1 '^run ' | tr -s ' '");
-    cli_has(s->out, " durable kept journal\nbehind 0 0 ");
-    cli_has(s->out, " 20 20 50 ");
+    cli_has(s->out, " durable lost kept journal\nbehind 0 0 ");
+    cli_has(s->out, " 20 20 0 50 ");
     cli_has(s->out, "% of 2 MiB\n");
     rig_close(&c);
     cli_expect(0, "rm $DIR/mine.journal");
@@ -122,16 +123,52 @@ static void test_status__losses_of_old_runs(void **state)
     rig_durable(&c, 1);
     cli_has(cli_expect(1, "$T -o json status")->out,
             "{\"key\":\"lost.ring_full\",\"value\":7}\n");
+    cli_has(cli_expect(1, "$T -o json status")->out,
+            "{\"key\":\"stream.1.lost\",\"value\":7}\n");
     cli_has(cli_expect(1, "$T -d $DATA -o json status")->out, lost);
     rig_send(&c, FRAME_BYE, 1, "", 0);
     rig_hung_up(c.fd);
     rig_close(&c);
-    cli_expect(1, "$T status"); /* since it was started */
+    /* lately */
+    cli_has(cli_expect(1, "$T -o json status")->out,
+            "{\"key\":\"lost_ago_s\",");
     cli_stop_daemon();
     cli_has(cli_expect(0, "$T -d $DATA -o json status")->out, lost);
     cli_start_daemon();
     cli_expect(0, "$T status");
     cli_has(cli_expect(0, "$T -d $DATA -o json status")->out, lost);
+}
+
+/* Of a process that is gone a loss is trouble for ten minutes; a daemon of
+ * before does not tell how long ago it was. */
+static void test_status__losses_age(void **state)
+{
+    static const char gone[] = "run=r attempt=0 rank=0 pid=1 lost=0";
+    static const char there[] = "run=r attempt=0 rank=0 pid=1 lost=7";
+    static const struct {
+        int code;
+        size_t n;
+        struct fake_row rows[3];
+    } told[] = {
+        {1, 2, {{"lost", NULL, 7}, {"lost_ago_s", NULL, 600}}},
+        {0, 2, {{"lost", NULL, 7}, {"lost_ago_s", NULL, 601}}},
+        {0, 3, {{"lost", NULL, 7}, {"lost_ago_s", NULL, 601},
+                {"stream", gone, 0}}},
+        {1, 3, {{"lost", NULL, 7}, {"lost_ago_s", NULL, 601},
+                {"stream", there, 0}}},
+        {1, 3, {{"lost", NULL, 7}, {"lost_ago_s", NULL, 601},
+                {"problem", "the disk is full", 0}}},
+        {1, 1, {{"lost", NULL, 7}}},
+        {0, 1, {{"lost", NULL, 0}}},
+    };
+    char dir[RIG_PATH];
+    (void)state;
+    snprintf(dir, sizeof dir, "%.400s/fake", cli_rig()->base);
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        pid_t pid = fake_daemon(dir, told[i].rows, told[i].n);
+        cli_has(cli_expect(told[i].code, "$T -s %s status", dir)->out, "lost");
+        fake_daemon_end(pid, dir);
+    }
 }
 
 static void test_status__no_daemon(void **state)
@@ -153,6 +190,7 @@ int main(void)
         cmocka_unit_test(test_status__a_journal_that_cannot_be_read),
         cmocka_unit_test(test_status__unhealthy_while_commits_fail),
         cmocka_unit_test(test_status__losses_of_old_runs),
+        cmocka_unit_test(test_status__losses_age),
         cmocka_unit_test(test_status__no_daemon),
     };
     return cmocka_run_group_tests(tests, cli_setup, cli_teardown);

@@ -44,6 +44,8 @@ static void test_cli__help(void **state)
     cli_has(cli_expect(0, "$T --help")->out, "usage: tracectl");
     cli_has(cli_expect(0, "$T help import")->out, "YYYY-MM-DD");
     cli_has(cli_expect(0, "$T export --help")->out, "--format");
+    cli_has(cli_expect(0, "$T help names")->out, "grad-PARAMETER-ITERATION");
+    cli_has(cli_expect(0, "$T help sql")->out, "v_histogram");
     cli_has(cli_expect(2, "$T help dance")->err, "no command");
     cli_has(cli_expect(0, "$T --version")->out, "tracectl ");
 }
@@ -258,7 +260,7 @@ static void test_cli__status_shows_clients(void **state)
            "grep -E '^started +[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}$' "
            "status.txt");
     cli_has(s->out, "run attempt rank pid state lag received committed "
-                    "durable kept journal\nwatched 0 3 ");
+                    "durable lost kept journal\nwatched 0 3 ");
     cli_has(s->out, " connected 0 20 20 20");
     s = cli_expect(0, "$T -o json status");
     cli_has(s->out, "{\"key\":\"stream.1.run\",\"value\":\"watched\"}\n");
@@ -546,7 +548,7 @@ static void test_cli__runs_and_status(void **state)
             "{\"name\":\"listed\",\"started_ns\":1772405999999998000,");
     cli_has(cli_expect(0, "$T -o csv runs")->out,
             "name,started_ns,ended_ns,attempts,ranks,iterations,records,"
-            "losses,state\n");
+            "losses,state,block_ms,spool_bytes\n");
     cli_expect(0, "$T import $CASES/H53_midnight.txt --run aged --date "
                   "2020-03-01; sleep 0.01; $T import "
                   "$CASES/H53_midnight.txt --run later --date 2030-03-01; "
@@ -604,6 +606,29 @@ static void test_cli__a_full_disk_is_told(void **state)
     cli_expect(3, "$T help > /dev/full");
 }
 
+static void test_cli__a_name_that_was_used_again(void **state)
+{
+    static const char *const sources[] = {"", "-d $DATA"};
+    static const char query[] = "query forward-Linear-1-1";
+    (void)state;
+    cli_expect(0, "$T import $CASES/H53_midnight.txt --run again");
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(
+            cli_expect(0, "$T %s -r again %s", sources[i], query)->err, "");
+    cli_expect(0, "sleep 0.1; for i in 2 3 10; do for f in "
+                  "$DATA/again.db*; do cp $f $DATA/again-$i.${f##*/again.}; "
+                  "done; done");
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(
+            cli_expect(0, "$T %s -r again %s", sources[i], query)->err,
+            "tracectl: 'again' is the first of 3 runs of this name; the last "
+            "is -r again-3\n");
+        assert_string_equal(
+            cli_expect(0, "$T %s -r again-2 %s", sources[i], query)->err, "");
+    }
+    cli_expect(0, "rm $DATA/again*");
+}
+
 static void test_cli__daemon_gone_between(void **state)
 {
     (void)state;
@@ -640,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_cli__newest_run_may_have_been_renamed),
         cmocka_unit_test(test_cli__damaged_run),
         cmocka_unit_test(test_cli__a_full_disk_is_told),
+        cmocka_unit_test(test_cli__a_name_that_was_used_again),
         cmocka_unit_test(test_cli__daemon_gone_between),
     };
     return cmocka_run_group_tests(tests, cli_setup, cli_teardown);

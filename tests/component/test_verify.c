@@ -177,7 +177,8 @@ static void test_verify__damaged_pages(void **state)
     print_message("%u of 40 bytes found wrong; the others are in figures "
                   "or in free space\n",
                   found);
-    for (size_t size = 0; size < n; size += n / 12) {
+    /* what is cut off the last page may have been zeros */
+    for (size_t size = 0; size + PAGE <= n; size += n / 12) {
         cli_expect(0, "head -c %zu whole.db > cut.db", size);
         assert_in_range(cli_run("$T verify cut.db")->code, 1, 2);
     }

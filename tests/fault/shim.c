@@ -128,6 +128,8 @@ WRAP(bind, int, -1, bind, (int fd, const struct sockaddr *a, socklen_t n),
 WRAP(listen, int, -1, listen, (int fd, int n), (fd, n))
 WRAP(accept, int, -1, accept4,
      (int fd, struct sockaddr *a, socklen_t *n, int flags), (fd, a, n, flags))
+WRAP(connect, int, -1, connect,
+     (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n))
 WRAP(random, ssize_t, -1, getrandom, (void *p, size_t n, unsigned flags),
      (p, n, flags))
 

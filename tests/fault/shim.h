@@ -33,7 +33,8 @@
     X(read, EIO, 12)  /* recv, recvmsg, readv */                              \
     X(write, EIO, 12) /* send, sendmsg, writev */                             \
     X(thread, EAGAIN, 14)                                                     \
-    X(random, EIO, 12)
+    X(random, EIO, 12)                                                        \
+    X(connect, ECONNREFUSED, 7)
 
 enum fault_op {
 #define FAULT_MEMBER(name, code, fault) FAULT_##name,

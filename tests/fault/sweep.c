@@ -35,6 +35,9 @@
     X(read, EINTR, 0, 13)                                                     \
     X(write, EINTR, 0, 13)                                                    \
     X(accept, EAGAIN, 0, 13)                                                  \
+    X(connect, EINTR, 0, 13)                                                  \
+    X(connect, EAGAIN, 0, 13)                                                 \
+    X(connect, EAGAIN, FAULT_STICKY, 13)                                      \
     X(read, EAGAIN, 0, 13)                                                    \
     X(read, EAGAIN, FAULT_STICKY, 13)                                         \
     X(write, EAGAIN, 0, 13)                                                   \

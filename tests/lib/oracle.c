@@ -89,7 +89,7 @@ void oracle_process(struct rig *r, const char *run, pid_t pid,
                     uint64_t accepted, uint64_t unsure, uint64_t refused)
 {
     static const char kept[] =
-        "total(s.seq - (SELECT count(*) FROM loss l WHERE"
+        "total(s.seq - (SELECT total(last - seq + 1) FROM loss l WHERE"
         " l.stream = s.id AND l.cause IN " REPORTED "))";
     static const char told[] =
         "total((SELECT total(count) FROM loss l WHERE"

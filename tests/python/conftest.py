@@ -32,6 +32,7 @@ except ImportError as error:
 
 import programs  # noqa: E402
 import recording  # noqa: E402
+import seen  # noqa: E402
 from oracle import held  # noqa: E402, F401
 
 torch.set_num_threads(1)
@@ -44,17 +45,21 @@ os.environ["TRACERD_DIR"] = nowhere.name
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Objects are numbered from 1 again."""
+    """Objects are numbered from 1 again; and again with each call of it."""
     import itertools
     import weakref
     from collections import defaultdict
 
     from tracerd import names
 
-    monkeypatch.setattr(
-        names, "_next_number", defaultdict(lambda: itertools.count(1))
-    )
-    monkeypatch.setattr(names, "_numbers", weakref.WeakKeyDictionary())
+    def renew():
+        monkeypatch.setattr(
+            names, "_next_number", defaultdict(lambda: itertools.count(1))
+        )
+        monkeypatch.setattr(names, "_numbers", weakref.WeakKeyDictionary())
+
+    renew()
+    return renew
 
 
 @pytest.fixture
@@ -100,4 +105,25 @@ def here(daemon, monkeypatch, fresh):
 
     monkeypatch.setenv("TRACERD_DIR", daemon.dir)
     yield daemon
+    process.close_all()
+
+
+@pytest.fixture(scope="module")
+def room():
+    """A daemon that all tests of a file share."""
+    programs.need("tracerd", "tracectl")
+    with (
+        tempfile.TemporaryDirectory(prefix="trd") as path,
+        programs.Daemon(path) as d,
+    ):
+        yield d
+
+
+@pytest.fixture
+def look(room, monkeypatch, fresh):
+    """Trainings with and without tracerd; see seen.Look."""
+    from tracerd import process
+
+    monkeypatch.setenv("TRACERD_DIR", room.dir)
+    yield seen.Look(room, fresh)
     process.close_all()

@@ -17,9 +17,9 @@ import sys
 import torch
 from unchanged_script import leave
 
-MODULES = ("frameworks_torch", "frameworks_more")
-RANK = int(os.environ.get("RANK", "0"))
-RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+MODULES = ("frameworks_torch", "frameworks_loops", "frameworks_ranks",
+           "frameworks_more", "frameworks_deepspeed", "frameworks_megatron")
+NOT_INSTALLED = 77
 
 
 def digest_of(parameters):
@@ -37,26 +37,65 @@ class Scene:
     def __init__(self, mode, run):
         self.mode = mode
         self.run = run
-        self.rank, self.ranks = RANK, RANKS
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
         self.lines = []
-        self.trace = self.witness = None
+        self.traces, self.witnesses = [], []
 
-    def watch(self, model, optimizer=None, witness=True, **options):
-        """Where a user would attach. witness: whether all that the tracer
-        sees can be seen by hooks."""
+    def watch(
+        self, model, optimizer=None, witness=True, gradients=True, **options
+    ):
+        """Where a user would attach; returns the Trace, or None in a plain
+        run. witness: whether all that the tracer sees can be seen by
+        hooks. gradients: of parameters, too; else the scenario tells them
+        by gradients()."""
         if self.mode != "traced":
-            return
+            return None
         import framework_witness
 
         import tracerd
 
+        given = optimizer
         if witness:
-            framework_witness.watch_backward()
-            inner = (
-                torch.nn.ModuleList(model) if isinstance(model, list) else model
+            if not self.witnesses:
+                framework_witness.watch_backward()
+            inner = model
+            if isinstance(model, list):
+                inner = torch.nn.ModuleList(model)
+            while hasattr(optimizer, "optimizer"):
+                optimizer = optimizer.optimizer
+            self.witnesses.append(
+                framework_witness.Witness(
+                    inner, optimizer if gradients else self,
+                    options.get("name", ""),
+                )
             )
-            self.witness = framework_witness.Witness(inner)
-        self.trace = tracerd.attach(model, optimizer, run=self.run, **options)
+        trace = tracerd.attach(model, given, run=self.run, **options)
+        self.traces.append(trace)
+        return trace
+
+    def hide(self, owner, *methods):
+        """What these methods of an object call is no part of the training,
+        and the witness does not look."""
+        for witness in self.witnesses:
+            for name in methods:
+                setattr(owner, name, witness.hide(getattr(owner, name)))
+
+    def changed(self):
+        """The model has other modules than before."""
+        for witness in self.witnesses:
+            witness.walk()
+
+    def gradients(self, pairs):
+        """(path, gradient) of each parameter, before an optimizer's step
+        that the witness cannot see."""
+        for witness in self.witnesses:
+            witness.told(pairs)
+
+    def skipped(self):
+        """The optimizer was not let step, and the iteration is over."""
+        for witness in self.witnesses:
+            witness.skipped()
 
     def loss(self, value):
         if isinstance(value, torch.Tensor):
@@ -76,31 +115,36 @@ def find(name):
     sys.exit(f"no scenario {name}")
 
 
-def main():
-    name, mode, run = sys.argv[1:4]
+def main(name, mode, run, out=None):
     torch.set_num_threads(1)
     torch.manual_seed(3)
     torch.use_deterministic_algorithms(True)
     scenario = find(name)
-    if RANKS > 1:
-        torch.distributed.init_process_group("gloo")
     scene = Scene(mode, run)
+    if scene.ranks > 1:
+        store = os.environ.get("TRD_STORE")
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{store}" if store else None,
+            rank=scene.rank, world_size=scene.ranks,
+        )
     try:
         scenario(scene)
     except ModuleNotFoundError as error:
-        print(f"framework not installed: {error.name}", file=sys.stderr)
-        os._exit(77)
+        print(error.name, file=sys.stderr, flush=True)
+        os._exit(NOT_INSTALLED)
     sys.stdout.write("".join(line + "\n" for line in scene.lines))
-    if scene.trace:
-        assert scene.trace.flush(30)
-        sys.stdout.write(f"{RANK} submitted "
-                         f"{scene.trace.counters['submitted']}\n")
-        scene.trace.close()
-    if scene.witness:
-        with open(f"{sys.argv[4]}-{RANK}.json", "w") as out:
-            json.dump(scene.witness.events, out)
+    if scene.traces:
+        trace = scene.traces[0]  # all of a run speak through one client
+        assert trace.flush(30)
+        submitted = trace.counters["submitted"]
+        sys.stdout.write(f"{scene.rank} submitted {submitted}\n")
+        for trace in scene.traces:
+            trace.close()
+    if scene.witnesses:
+        with open(f"{out}-{scene.rank}.json", "w") as file:
+            json.dump([e for w in scene.witnesses for e in w.events], file)
     leave()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

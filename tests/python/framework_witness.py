@@ -3,16 +3,22 @@
 It keeps figures, not tensors, and knows nothing of the tracer.
 """
 
-import sys
 import threading
-import weakref
 
 import numpy as np
 import torch
 from recording import tensors_of
+from torch.autograd.variable import Variable
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel",
-            "CheckpointWrapper", "OptimizedModule", "DeepSpeedEngine")
+            "CheckpointWrapper", "OptimizedModule", "DeepSpeedEngine",
+            "Float16Module")
+WRAPPER_PARTS = ("module", "_orig_mod", "_fsdp_wrapped_module",
+                 "_checkpoint_wrapped_module")
 
 
 def local(tensor):
@@ -33,14 +39,13 @@ def figures(tensor):
     a = wide.numpy().astype(np.float64).ravel()
     if not a.size:
         return [*head, None, None, None, None, None, 0, 0]
-    if np.isnan(a).any():
-        return [*head, None, None, None, None, None, int((a == 0).sum()),
-                int(np.isnan(a).sum())]
-    with np.errstate(invalid="ignore"):
-        return [
-            *head, a.max(), a.min(), a.mean(), a.std(),
-            np.sqrt((a * a).sum()), int((a == 0).sum()), 0,
-        ]
+    zero, nan = int((a == 0).sum()), int(np.isnan(a).sum())
+    if not np.isfinite(a).all():
+        return [*head, None, None, None, None, None, zero, nan]
+    return [
+        *head, a.max(), a.min(), a.mean(), a.std(), np.sqrt((a * a).sum()),
+        zero, nan,
+    ]
 
 
 def class_of(module):
@@ -55,89 +60,217 @@ class Backward(threading.local):
 
 
 _backward = Backward()
+_numbers = {}  # of the classes, in all that is watched
 
 
-def watch_backward():
-    """From now on in_backward() tells whether autograd runs a graph on this
-    thread; on the CPU that is the thread which asked."""
-    graph = sys.modules["torch.autograd.graph"]
-    original = graph._engine_run_backward
+class Engine:
+    """In the place of autograd's, which all backward passes go through."""
 
-    def run(*args, **kwargs):
+    def __init__(self, engine):
+        self.engine = engine
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def run_backward(self, *args, **kwargs):
         _backward.depth += 1
         try:
-            return original(*args, **kwargs)
+            return self.engine.run_backward(*args, **kwargs)
         finally:
             _backward.depth -= 1
 
-    for module in (graph, torch.autograd):
-        if hasattr(module, "_engine_run_backward"):
-            module._engine_run_backward = run
+
+def watch_backward():
+    """From now on _backward tells whether autograd runs a graph on this
+    thread; on the CPU that is the thread which asked."""
+    Variable._execution_engine = Engine(Variable._execution_engine)
 
 
-class Witness:
-    """events: [pass, object, step, io, figures]; a module with none in it
-    says "share" instead of figures for the gradients of its inputs, since a
-    hook on a tensor sees the total."""
+class Gone:
+    """In the place of a Watched in a copy of the model."""
 
-    def __init__(self, model, parameters=()):
-        self.events = []
-        self.steps = weakref.WeakKeyDictionary()
-        self.names = {}
-        numbers = {}
-        for module in model.modules():
-            name = class_of(module)
-            if name in WRAPPERS:
-                continue
-            numbers[name] = numbers.get(name, 0) + 1
-            self.names[id(module)] = f"{name}-{numbers[name]}"
-            self.steps[module] = 0
-            module.register_forward_pre_hook(self._pre, with_kwargs=True)
-            module.register_forward_hook(self._post, with_kwargs=True)
-        self.model = model  # keeps the ids
-        self.parameters = list(parameters)
-        self.iteration = 0
+    def looks(self):
+        return False
 
-    def _see(self, *event):
-        self.events.append(list(event))
+    def pre(self, module, args, kwargs):
+        pass
 
-    def _pre(self, module, args, kwargs):
-        if _backward.depth:
+    def post(self, module, args, kwargs, result):
+        pass
+
+
+class Watched:
+    """One module, and what runs in its place: replicas share it."""
+
+    def __init__(self, witness, module):
+        name = class_of(module)
+        _numbers[name] = _numbers.get(name, 0) + 1
+        self.name = f"{name}-{_numbers[name]}"
+        self.leaf = not list(module.children())
+        self.witness = witness
+        self.step = 0
+        self.graph = True  # the latest call made one
+
+    def __reduce__(self):
+        return Gone, ()
+
+    def looks(self):
+        return not self.witness.blind
+
+    def pre(self, module, args, kwargs):
+        if not self.looks():
             return
-        self.steps[module] += 1
-        leaf = not list(module.children())
-        self._call(module, "input", "output", (args, kwargs), leaf)
-
-    def _post(self, module, args, kwargs, result):
         if not _backward.depth:
-            self._call(module, "output", "input", result, False)
+            self.step += 1
+            self.graph = torch.is_grad_enabled()
+        self._call("input", "output", (args, kwargs), self.leaf)
 
-    def _call(self, module, io, gradient_io, values, share):
-        name, step = self.names[id(module)], self.steps[module]
+    def post(self, module, args, kwargs, result):
+        if self.looks():
+            self._call("output", "input", result, False)
+
+    def _call(self, io, gradient_io, values, share):
+        see, step = self.witness.see, self.step
+        again = _backward.depth
+        if again and self.graph:
+            return  # seen the first time, with its gradients
         seen = []
         for tensor in tensors_of(values):
-            self._see("forward", name, step, io, figures(tensor))
+            if not again:
+                see("forward", self.name, step, io, figures(tensor))
             if (
                 not tensor.requires_grad
+                or not torch.is_grad_enabled()
                 or isinstance(tensor, torch.nn.Parameter)
                 or any(tensor is t for t in seen)
             ):
                 continue
             seen.append(tensor)
 
-            def gradient(g, tensor=tensor.is_leaf):
+            hooks = []
+
+            def gradient(g, hooks=hooks):
                 if g is not None:
                     what = "share" if share else figures(g)
-                    self._see("backward", name, step, gradient_io, what)
+                    see("backward", self.name, step, gradient_io, what)
+                for hook in hooks:
+                    hook.remove()
 
-            tensor.register_hook(gradient)
+            hook = tensor.register_hook(gradient)
+            if tensor.is_leaf:  # another call may get it again
+                hooks.append(hook)
 
-    def step(self, *args):
-        """Before the optimizer's: the gradients it finds."""
+
+class Witness:
+    """events: [pass, object, step, io, figures]; a module with none in it
+    says "share" instead of figures for the gradients of its inputs, since a
+    hook on a tensor sees the total. Gradients of parameters are
+    ["grad", path, iteration, "", figures], as the optimizer finds them."""
+
+    def __init__(self, model, optimizer=None, name=""):
+        self.model, self.name = model, name
+        self.events = []
+        self.blind = 0
+        self.iteration = 1
+        self.optimizer = optimizer  # or the first that holds a parameter
+        self.watched = set()  # modules
+        self.walk()
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+
+    def walk(self):
+        """Watches the modules that are new."""
+        self.owners = []
+        compiled = inside = None
+        for path, module in self.model.named_modules():
+            parts = [p for p in path.split(".") if p not in WRAPPER_PARTS]
+            parts = [part for part in (self.name, *parts) if part]
+            self.owners.append((".".join(parts), module))
+            if compiled is not None and path.startswith(compiled):
+                # what is compiled runs no hooks: one object, from outside
+                if path == f"{compiled}_orig_mod":
+                    self._watch(inside, module)
+            elif class_of(module) == "OptimizedModule":
+                compiled = f"{path}." if path else ""
+                inside = module
+            elif class_of(module) not in WRAPPERS:
+                self._watch(module, module)
+
+    def _watch(self, called, module):
+        if module in self.watched:
+            return
+        self.watched.add(module)
+        watched = Watched(self, module)
+        try:
+            called.register_forward_pre_hook(watched.pre, with_kwargs=True)
+            called.register_forward_hook(watched.post, with_kwargs=True)
+        except RuntimeError:
+            pass  # a ScriptModule takes no hooks
+
+    def hide(self, function):
+        """Of what runs within this function nothing is seen."""
+
+        def hidden(*args, **kwargs):
+            self.blind += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.blind -= 1
+
+        return hidden
+
+    def see(self, *event):
+        self.events.append(list(event))
+
+    # ---- gradients of parameters ----
+
+    def parameters(self):
+        """(path, parameter), each once, as the model stands now."""
+        seen = set()
+        for path, module in self.owners:
+            for name, parameter in module._parameters.items():
+                if parameter is None or id(parameter) in seen:
+                    continue
+                seen.add(id(parameter))
+                yield f"{path}.{name}" if path else name, parameter
+
+    def _ours(self, optimizer):
+        if self.optimizer is None:
+            ours = {id(p) for _, p in self.parameters()}
+            held = (p for g in optimizer.param_groups for p in g["params"])
+            if any(id(p) in ours for p in held):
+                self.optimizer = optimizer
+        return self.optimizer is optimizer
+
+    def _before(self, optimizer, args, kwargs):
+        if self._ours(optimizer) and not _closure(args, kwargs):
+            self._gradients()
+
+    def _after(self, optimizer, args, kwargs):
+        if self._ours(optimizer):
+            if _closure(args, kwargs):
+                self._gradients()
+            self.iteration += 1
+
+    def told(self, pairs):
+        for path, gradient in pairs:
+            self.see("grad", path, self.iteration, "", figures(gradient))
         self.iteration += 1
-        for path, parameter in self.parameters:
-            if parameter.grad is not None:
-                self._see(
-                    "grad", path, self.iteration, "",
-                    figures(parameter.grad),
+
+    def skipped(self):
+        self._gradients()
+        self.iteration += 1
+
+    def _gradients(self):
+        for path, parameter in self.parameters():
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = getattr(parameter, "main_grad", None)
+            if gradient is not None:
+                self.see(
+                    "grad", path, self.iteration, "", figures(gradient)
                 )
+
+
+def _closure(args, kwargs):
+    return kwargs.get("closure") or (args[1] if len(args) > 1 else None)

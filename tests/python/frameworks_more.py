@@ -4,7 +4,6 @@ Random weights from a configuration, nothing is fetched. Each function
 imports what it needs, so a library that is not there skips its own only.
 """
 
-import os
 import shutil
 import tempfile
 
@@ -106,53 +105,60 @@ def hf_trainer(scene):
     shutil.rmtree(folder)
 
 
-def _deepspeed(scene, stage):
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ.setdefault("LOCAL_SIZE", str(scene.ranks))
-    import deepspeed
+def accelerate(scene):
+    """Gradient accumulation, with what prepare() makes of the parts."""
+    from accelerate import Accelerator
 
-    # its operator for shared memory would be compiled for minutes
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed("gloo")
-    model = _llama()
+    agent = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = _gpt2()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    engine, optimizer, _, _ = deepspeed.initialize(
-        model=model, optimizer=optimizer,
-        config={
-            "train_micro_batch_size_per_gpu": 2,
-            "gradient_accumulation_steps": 2,
-            "zero_optimization": {
-                "stage": stage, "reduce_bucket_size": 20000,
-                "stage3_param_persistence_threshold": 10,
-                "stage3_max_live_parameters": 30000,
-                "stage3_prefetch_bucket_size": 10000,
-            },
-            "zero_allow_untested_optimizer": True,
-        },
+    rows = [(torch.arange(i, i + LENGTH) % WORDS) for i in range(12)]
+    loader = torch.utils.data.DataLoader(rows, batch_size=2)
+    model, optimizer, loader = agent.prepare(model, optimizer, loader)
+    scene.watch(model, optimizer)
+    for ids in loader:
+        with agent.accumulate(model):
+            loss = model(input_ids=ids, labels=ids).loss
+            agent.backward(loss)
+            agent.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            scene.loss(loss)
+    scene.end(model.parameters())
+
+
+def lightning(scene):
+    """Attached where the Trainer has set everything up."""
+    import lightning
+    from frameworks_torch import Model, batches, loss_of
+
+    class Trained(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Model()
+
+        def training_step(self, ids, at):
+            loss = loss_of(self.net(ids), ids)
+            scene.loss(loss)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+        def on_train_start(self):
+            scene.watch(self, self.optimizers())
+
+    module = Trained()
+    folder = tempfile.mkdtemp()
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, max_steps=3, default_root_dir=folder,
+        accumulate_grad_batches=2, gradient_clip_val=1.0, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
     )
-    # stage 3 has hooks of its own that change what passes between modules
-    scene.watch(engine, optimizer, witness=stage < 3)
-    g = torch.Generator().manual_seed(7 + scene.rank)
-    for _ in range(6):
-        ids = torch.randint(1, WORDS, (2, LENGTH), generator=g)
-        loss = engine(input_ids=ids, labels=ids).loss
-        engine.backward(loss)
-        engine.step()
-        scene.loss(loss)
-    if stage < 3:
-        scene.end(engine.module.parameters())
-    else:
-        with deepspeed.zero.GatheredParameters(list(model.parameters())):
-            scene.end(list(model.parameters()))
-
-
-def deepspeed_zero1(scene):
-    _deepspeed(scene, 1)
-
-
-def deepspeed_zero2(scene):
-    _deepspeed(scene, 2)
-
-
-def deepspeed_zero3(scene):
-    _deepspeed(scene, 3)
+    loader = torch.utils.data.DataLoader(
+        list(batches(scene, 6)), batch_size=None
+    )
+    trainer.fit(module, loader)
+    scene.end(module.parameters())
+    shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Trainings that need nothing but torch; see framework_script.py."""
+"""Trainings of one process with nothing but torch; see framework_script.py."""
 
 import torch
 from torch import nn
@@ -99,6 +99,24 @@ def accumulation(scene):
     scene.end(model.parameters())
 
 
+def evaluation(scene):
+    """Passes without gradients between the steps."""
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scene.watch(model, optimizer)
+    for at, ids in enumerate(batches(scene)):
+        optimizer.zero_grad()
+        loss = loss_of(model(ids), ids)
+        loss.backward()
+        optimizer.step()
+        scene.loss(loss)
+        model.eval()
+        with torch.inference_mode() if at % 2 else torch.no_grad():
+            scene.loss(loss_of(model(ids), ids))
+        model.train()
+    scene.end(model.parameters())
+
+
 def _checkpointed(scene, reentrant):
     from torch.utils.checkpoint import checkpoint
 
@@ -106,8 +124,7 @@ def _checkpointed(scene, reentrant):
         how=lambda block, x: checkpoint(block, x, use_reentrant=reentrant)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    # re-entrant: the first pass has no graph, so hooks see no gradient there
-    scene.watch(model, optimizer, witness=not reentrant)
+    scene.watch(model, optimizer)
     train(scene, model, optimizer)
 
 
@@ -137,11 +154,29 @@ def amp_scaler(scene):
     scene.end(model.parameters())
 
 
+def amp_scaler_skips(scene):
+    """The scale is too large at first: the scaler leaves a step out."""
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    scene.watch(model, optimizer)
+    for at, ids in enumerate(batches(scene, 4)):
+        optimizer.zero_grad()
+        loss = 16 * loss_of(model(ids), ids)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update(2.0**8)
+        if at == 0:
+            scene.skipped()
+        scene.loss(loss)
+    scene.end(model.parameters())
+
+
 def _compiled(scene, backend):
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     run = torch.compile(model, backend=backend)
-    scene.watch(run, optimizer, witness=False)
+    scene.watch(run, optimizer)
     train(scene, run, optimizer)
 
 
@@ -158,151 +193,3 @@ def compile_after(scene):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scene.watch(model, optimizer, witness=False)
     train(scene, torch.compile(model, backend="aot_eager"), optimizer)
-
-
-# ---- two ranks ----
-
-
-def _ddp(scene, **options):
-    from torch.utils.checkpoint import checkpoint
-
-    how = None
-    if options.get("static_graph"):
-        def how(block, x):
-            return checkpoint(block, x, use_reentrant=False)
-
-    model = Model(how=how)
-    wrapped = nn.parallel.DistributedDataParallel(model, **options)
-    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
-    scene.watch(wrapped, optimizer)
-    train(scene, wrapped, optimizer)
-
-
-def ddp(scene):
-    _ddp(scene)
-
-
-def ddp_static(scene):
-    _ddp(scene, static_graph=True)
-
-
-def ddp_before(scene):
-    """Attached before the model is wrapped."""
-    model = Model()
-    scene.watch(model, passes=("forward", "backward", "grad", "local"))
-    wrapped = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
-    train(scene, wrapped, optimizer)
-
-
-def _fsdp1(scene, original):
-    from functools import partial
-
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
-
-    policy = partial(
-        transformer_auto_wrap_policy, transformer_layer_cls={Block}
-    )
-    model = FullyShardedDataParallel(
-        Model(), auto_wrap_policy=policy, device_id=torch.device("cpu"),
-        use_orig_params=original,
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    scene.watch(model, optimizer)
-    train(scene, model, optimizer)
-
-
-def fsdp1_flat(scene):
-    _fsdp1(scene, False)
-
-
-def fsdp1_original(scene):
-    _fsdp1(scene, True)
-
-
-def fsdp2(scene):
-    from torch.distributed.fsdp import fully_shard
-
-    model = Model()
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-    scene.watch(model, optimizer)
-    train(scene, model, optimizer)
-
-
-def tensor_parallel(scene):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    model = Model()
-    mesh = init_device_mesh("cpu", (scene.ranks,), mesh_dim_names=("tp",))
-    plan = {}
-    for i in range(len(model.blocks)):
-        plan[f"blocks.{i}.up"] = ColwiseParallel()
-        plan[f"blocks.{i}.down"] = RowwiseParallel()
-    parallelize_module(model, mesh, plan)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-    scene.watch(model, optimizer)
-    train(scene, model, optimizer, per_rank=False)
-
-
-def _pipeline(scene, kind):
-    from torch.distributed import pipelining as pipe
-
-    layers = [
-        nn.Embedding(WORDS, WIDTH), Block(), Block(),
-        nn.Linear(WIDTH, WORDS),
-    ]
-    device = torch.device("cpu")
-    many = kind == "interleaved"
-    cut = [[0], [1], [2], [3]] if many else [[0, 1], [2, 3]]
-    mine = (scene.rank, scene.rank + 2) if many else (scene.rank,)
-    stages = [
-        pipe.PipelineStage(
-            nn.Sequential(*(layers[i] for i in cut[s])), s, len(cut), device
-        )
-        for s in mine
-    ]
-    schedule = {
-        "gpipe": pipe.ScheduleGPipe,
-        "1f1b": pipe.Schedule1F1B,
-        "interleaved": pipe.ScheduleInterleaved1F1B,
-    }[kind](stages if many else stages[0], 4, loss_fn=loss_of)
-    models = [s.submod for s in stages]
-    parameters = [p for m in models for p in m.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
-    # the schedule detaches and sends tensors behind the hooks' back
-    scene.watch(models if many else models[0], optimizer, witness=False)
-    last = any(s.is_last for s in stages)
-    g = torch.Generator().manual_seed(100)
-    for _ in range(3):
-        ids = torch.randint(0, WORDS, (8, LENGTH), generator=g)
-        optimizer.zero_grad()
-        losses = []
-        given = (ids,) if scene.rank == 0 else ()
-        if last:
-            schedule.step(*given, target=ids, losses=losses)
-            scene.loss(torch.stack(losses).mean())
-        else:
-            schedule.step(*given)
-        optimizer.step()
-    scene.end(parameters)
-
-
-def pipeline_gpipe(scene):
-    _pipeline(scene, "gpipe")
-
-
-def pipeline_1f1b(scene):
-    _pipeline(scene, "1f1b")
-
-
-def pipeline_interleaved(scene):
-    _pipeline(scene, "interleaved")

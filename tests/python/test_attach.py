@@ -344,21 +344,19 @@ def test_a_result_of_none_is_no_exception(recorded):
 
 
 def test_errors_of_the_tracer_stay_inside(monkeypatch, fresh, recorded):
-    from tracerd import hooks
-
     def broken(*args):
         raise ZeroDivisionError("ours")
 
     model = nn.Linear(2, 2)
     t = tracerd.attach(model)
     client = t._connection.client
-    monkeypatch.setattr(hooks, "flatten", broken)
+    monkeypatch.setattr(t._recorder, "record", broken)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(3):
             model(torch.ones(1, 2)).sum().backward()
     assert len(seen) == 1 and "ZeroDivisionError" in str(seen[0].message)
-    assert client.lost_n == 3
+    assert client.lost_n == 6  # input and output, three passes
     client.lost_n = 0
     # and where warnings are errors, too
     t._recorder._told = False

@@ -1,11 +1,13 @@
 """python -m tracerd run: scripts that say nothing of tracing."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
 from programs import environment
 
 SCRIPT = Path(__file__).with_name("auto_script.py")
@@ -81,6 +83,32 @@ def test_options_reach_attach(daemon):
             for r in records} == {("ReLU-1", 1, 1), ("ReLU-1", 3, 1)}
 
 
+def test_all_options_reach_attach(daemon, tmp_path):
+    tmp_path.chmod(0o700)
+    run(
+        *RUN, "--run", "all", "--name", "my", "--tags", "a=1,b=x y",
+        "--start", "11", "--iterations", "12-20:1", "--ranks", "0",
+        "--ignore", "model2*,my.model2*", "--depth", "1", "--leaf-only",
+        "--passes", "forward,optim", "--samples", "4", "--sampling",
+        "every:2", "--histogram", "exact", "--same", "no", "--threads", "1",
+        "--journal-bytes", "1M", "--block-ms", "7", "--spool", tmp_path,
+        "--spool-bytes", "2M", "--", SCRIPT, folder=daemon.dir,
+    )
+    daemon.wait(lambda: daemon.runs() and daemon.query("all", "forward-*-3"))
+    records = daemon.query("all")
+    assert {(r["object"], r["module"]) for r in records} == {
+        ("Linear-1", "my.0"), ("ReLU-1", "my.1"), ("Linear-2", "my.2")
+    }
+    assert {r["iteration"] for r in records} == {12, 13}
+    out = daemon.tracectl(
+        "-r", "all", "-o", "json", "sql",
+        "SELECT info, block_ms, spool_bytes FROM v_run",
+    ).stdout
+    row = json.loads(out)
+    assert (row["block_ms"], row["spool_bytes"]) == (7, 2 << 20)
+    assert json.loads(row["info"])["tags"] == {"a": "1", "b": "x y"}
+
+
 def test_a_module_and_spawned_children_are_traced(daemon):
     folder = str(SCRIPT.parent)
     path = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
@@ -129,14 +157,34 @@ def test_a_program_without_torch_is_left_alone(folder):
         ([], "what is to be run"),
         (["--", "/nowhere/x"], "cannot run '/nowhere/x': no such file"),
         (["--every", "x", "y.py"], "invalid int value"),
+        (["--every", "0", "y.py"], "every=0: expected a number from 1"),
+        (["--iterations", "5-1", "y.py"], "iterations='5-1': expected"),
+        (["--passes", "grads", "y.py"], "did you mean grad?"),
+        (["--run", "a/b", "y.py"], "run name 'a/b': allowed are"),
+        (["--depth", "-1", "y.py"], "depth=-1: expected"),
+        (["--samples", "5000", "y.py"], "samples=5000: expected"),
+        (["--sampling", "every:0", "y.py"], "sampling=['every', 0]"),
+        (["--sampling", "every:x", "y.py"], "invalid sampling value"),
+        (["--histogram", "all", "y.py"], "invalid choice"),
+        (["--same", "2", "y.py"], "invalid switch value"),
+        (["--threads", "99", "y.py"], "threads=99: expected"),
+        (["--block-ms", "-1", "y.py"], "block_ms=-1: expected"),
+        (["--spool-bytes", "x", "y.py"], "invalid size value"),
+        (["--journal-bytes", "3M", "y.py"], "journal_bytes='3M': expected"),
+        (["--tags", "x", "y.py"], "invalid tags value"),
     ],
-    ids=["nothing", "missing", "bad"],
+    ids=lambda v: " ".join(v[:2]) if isinstance(v, list) else "",
 )
 def test_what_cannot_be_run_is_an_error(arguments, text):
-    done = run(*RUN, *arguments, code=2)
+    done = run(*RUN, *arguments, code=2)  # before anything has started
     assert text in done.stderr and done.stdout == ""
 
 
 def test_the_code_of_the_program_is_ours(folder):
     code = "import sys; sys.exit(7)"
     run(*RUN, "--", sys.executable, "-c", code, folder=folder, code=7)
+
+
+def test_a_wrong_variable_is_an_error_too(folder):
+    done = run(*RUN, "x.py", code=2, TRACERD_EVERY="x")
+    assert "TRACERD_EVERY='x': expected" in done.stderr

@@ -43,9 +43,90 @@ def test_hooks_are_only_where_they_are_wanted(recorded):
         assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_a_pattern_that_fits_nothing(recorded):
-    with pytest.warns(RuntimeWarning, match=r"'\*haed'.*parts\.head"):
-        tracerd.attach(Net(), match="*haed").close()
+@pytest.mark.parametrize(
+    "options, objects",
+    [
+        ({"depth": 0}, {"Net-1"}),
+        ({"depth": 2}, {"Net-1", "Sequential-1", "Linear-2"}),
+        ({"depth": 2, "name": "a.b"}, {"Net-1", "Sequential-1", "Linear-2"}),
+        ({"leaf_only": True}, {"Linear-1", "Linear-2", "ReLU-1"}),
+        ({"leaf_only": True, "depth": 2}, {"Linear-2"}),
+    ],
+    ids=str,
+)
+def test_depth_and_leaves(recorded, options, objects):
+    with tracerd.attach(m := Net(), **options) as t:
+        train(m, 2, t)
+    assert {r.object for r in recorded} == objects
+    assert {r.iteration for r in recorded} == {1, 2}
+
+
+IDLE = [
+    ({"match": "*haed"}, r"match='\*haed'.*nearest: .*parts\.head"),
+    ({"match": "parts.hed"}, r"nearest: parts\.head"),
+    ({"match": "Liner"}, r"nearest: .*Linear"),
+    ({"ignore": "*"}, r"ignore=\['\*'\] leaves none of 6 modules"),
+    ({"match": "*enc", "leaf_only": True}, "match=.* and leaf_only=True"),
+    ({"match": "ReLU", "passes": "grad"}, "no module with a parameter"),
+    ({"passes": ()}, "passes is empty"),
+    ({"passes": ""}, "passes is empty"),
+    ({"ranks": "3-5"}, "ranks=3-5 holds none of the ranks 0 to 0"),
+    ({"iterations": []}, "no iteration from 1 on is in iterations=''"),
+    ({"iterations": "1-10", "start": 11}, "no iteration from 11 on"),
+    ({"iterations": "2,4", "every": 2}, "iterations=2,4 with every=2"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), IDLE, ids=str)
+def test_what_leaves_nothing_is_told_and_makes_no_run(
+    recorded, options, text
+):
+    from tracerd import process
+
+    model = Net()
+    with pytest.warns(RuntimeWarning, match=text) as told:
+        t = tracerd.attach(model, **options)
+    assert len(told) == 1
+    assert "nothing is traced: " in str(told[0].message)
+    assert t.run == "" and t.counters == {} and not process._connections
+    train(model, 1, t)
+    t.record("x", 1.0)
+    t.close()
+    assert recorded == []
+
+
+def test_one_pattern_of_several_that_fits_nothing(recorded):
+    with pytest.warns(RuntimeWarning, match=r"^tracerd: match='\*haed' fits"):
+        t = tracerd.attach(m := Net(), match="*haed,Linear")
+    train(m, 1, t)
+    t.close()
+    assert {r.object for r in recorded} == {"Linear-1", "Linear-2"}
+
+
+def test_the_users_records_alone(recorded):
+    with tracerd.attach(m := Net(), passes="user") as t:
+        assert not any(x._forward_hooks for x in m.modules())
+        train(m, 1, t)
+        t.record("x", 1.0)
+    assert [r["pass"] for r in recorded] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("given", "numbers"),
+    [
+        ("1-3,7", [1, 2, 3, 7]), ("2-9:3", [2, 5, 8]), (4, [4]),
+        (range(1, 10, 4), [1, 5, 9]), (range(9, 1, -4), [5, 9]),
+        ([1, "3-4", range(7, 9)], [1, 3, 4, 7, 8]), ((2, 2.0), [2]),
+        ("3-3:5,", [3]), (range(1, 10**12, 10**11), [1]),
+    ],
+    ids=str,
+)
+def test_forms_of_ranges(given, numbers):
+    from tracerd.schedule import contains, ranges
+
+    parts = ranges(given, "iterations")
+    assert [n for n in range(-2, 12) if contains(parts, n)] == numbers
+    assert len(ranges(range(100), "x")) == len(ranges([*range(99)], "x")) == 1
 
 
 def test_iterations(recorded):
@@ -130,6 +211,11 @@ def test_two_models_have_two_names(recorded):
 
 
 WRONG = [
+    {"iterations": "1-9:0"}, {"iterations": "1-9:"}, {"iterations": 1.5},
+    {"iterations": [True]}, {"ranks": float("inf")}, {"ranks": [None]},
+    {"depth": -1}, {"depth": 1.0}, {"leaf_only": 1}, {"passes": "grads"},
+    {"journal_bytes": 1 << 19}, {"journal_bytes": 3 << 20},
+    {"journal_bytes": "64X"}, {"journal_bytes": 1 << 32},
     {"run": "a/b"}, {"run": ".hidden"}, {"run": "x" * 201}, {"run": "ü"},
     {"every": 0}, {"iterations": "5-1"}, {"iterations": "x"},
     {"ranks": "1-"}, {"passes": ["forwards"]}, {"samples": 4097},

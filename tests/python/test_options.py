@@ -121,7 +121,9 @@ def test_they_reach_the_client(recorded, monkeypatch):
     tracerd.attach(
         nn.Linear(1, 1), run="all", sampling=("every", 9), histogram="exact",
         same=False, block_ms=7, spool="", spool_bytes=1 << 20,
+        journal_bytes="2M",
     ).close()
+    assert [args[6] for args in opened] == [0, 2 << 20]
     assert [args[9:] for args in opened] == [
         (0, 0, 0, True, 0, None, 1 << 30), (1, 9, 2, False, 7, "", 1 << 20),
     ]
@@ -226,3 +228,54 @@ def test_a_wrong_environment_is_named(monkeypatch):
     monkeypatch.setenv("TRACERD_EVERY", "x")
     with pytest.raises(ValueError, match="TRACERD_EVERY='x'"):
         tracerd.attach(torch.nn.Linear(2, 2), run="wrong")
+
+
+def test_the_environment_fills_in(recorded, monkeypatch):
+    monkeypatch.setenv("TRACERD_PASSES", "forward,param")
+    monkeypatch.setenv("TRACERD_DEPTH", "1")
+    monkeypatch.setenv("TRACERD_LEAF_ONLY", "yes")
+    monkeypatch.setenv("TRACERD_SAMPLES", "2")
+    monkeypatch.setenv("TRACERD_IGNORE", "1")
+    monkeypatch.setenv("TRACERD_JOURNAL_BYTES", "4M")
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4))
+    )
+    with tracerd.attach(model) as t:
+        assert t._connection.client.opened_with[6] == 4 << 20
+        model(torch.ones(4)).sum().backward()
+        t.step()
+    assert {(r["pass"], r.object, len(r.samples)) for r in recorded} == {
+        ("forward", "Linear-1", 2), ("param", "Linear-1", 2)
+    }
+    recorded.clear()
+    with tracerd.attach(
+        model, passes=("grad",), depth=5, ignore="nothing*,0", samples=3,
+        leaf_only=False, journal_bytes=1 << 20,
+    ) as t:
+        model(torch.ones(4)).sum().backward()
+        t.step()
+    assert {(r["pass"], r.module, len(r.samples)) for r in recorded} == {
+        ("grad", "2.0", 3)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("PASSES", "grads"), ("DEPTH", "-1"), ("LEAF_ONLY", "2"),
+     ("SAMPLES", "5000"), ("SAMPLES", "x"), ("JOURNAL_BYTES", "3M"),
+     ("ITERATIONS", "5-1"), ("RANKS", "x"), ("THREADS", "0")],
+)
+def test_a_wrong_variable_is_named(monkeypatch, name, text):
+    monkeypatch.setenv(f"TRACERD_{name}", text)
+    with pytest.raises(ValueError, match=f"TRACERD_{name}"):
+        tracerd.attach(nn.Linear(1, 1), run="wrong")
+
+
+def test_a_wrong_pass_is_told_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean backward"):
+        tracerd.attach(nn.Linear(1, 1), passes=("bakward",))
+
+
+def test_a_journal_of_the_size_asked_for(here):
+    with tracerd.attach(nn.Linear(1, 1), run="j", journal_bytes="1M") as t:
+        assert t.counters["journal_bytes"] == 1 << 20

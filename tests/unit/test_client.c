@@ -12,6 +12,8 @@
 
 #include "tests/lib/unit.h"
 
+#include "client/client.h"
+#include "client/sys.h"
 #include "proto/frame.h"
 #include "proto/journal.h"
 #include "tracerd/client.h"
@@ -210,6 +212,43 @@ static void test_client__full_journal_drops_and_counts(void **state)
     assert_int_equal(records, accepted);
     assert_int_equal(lost, dropped);
     munmap(m.bytes, m.n);
+}
+
+/* As a daemon that comes after slowly: one record is freed for two that are
+ * submitted. */
+static void test_client__losses_of_a_full_journal_come_together(void **state)
+{
+    (void)state;
+    struct trd_client_options o;
+    struct trd_client *c = NULL;
+    struct trd__run run;
+    uint64_t accepted = 0, dropped = 1, pos = 0;
+    trd_client_options_init(&o);
+    o.dir = dir;
+    o.run = "unit";
+    o.journal_bytes = JOURNAL_MIN_BYTES;
+    o.no_thread = 1;
+    assert_int_equal(trd_client_open(&o, &c), 0);
+    uint32_t site = a_site(c, "Linear");
+    while (submit(c, site, accepted + 1) == 0)
+        accepted++;
+    uint64_t start = trd__sys.mono_ns();
+    for (int i = 0; i < 500; i++) {
+        trd__journal_peek(&c->journal, &pos, 200, &run);
+        c->journal.state.durable_pos = pos = run.end_pos;
+        c->journal.state.durable_seq += run.records;
+        trd__journal_publish(&c->journal);
+        for (int k = 0; k < 2; k++) {
+            int failed = submit(c, site, accepted + 1);
+            accepted += !failed;
+            dropped += failed != 0;
+        }
+    }
+    assert_true(dropped > 100);
+    uint64_t seconds = (trd__sys.mono_ns() - start) / 1000000000;
+    assert_in_range(trd__journal_last(&c->journal) - accepted, 0,
+                    2 + seconds);
+    trd_client_close(c);
 }
 
 static void test_client__same_site_gives_the_same_number(void **state)
@@ -478,6 +517,7 @@ int main(void)
         DIR_TEST(test_client__close_without_daemon_keeps_the_journal),
         DIR_TEST(test_client__nothing_submitted_leaves_nothing_behind),
         DIR_TEST(test_client__full_journal_drops_and_counts),
+        DIR_TEST(test_client__losses_of_a_full_journal_come_together),
         DIR_TEST(test_client__same_site_gives_the_same_number),
         DIR_TEST(test_client__wrong_arguments_are_errors),
         DIR_TEST(

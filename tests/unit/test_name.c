@@ -87,6 +87,21 @@ static void test_name__gradient_by_parameter_path(void **state)
     is(last, NAME_PATH, "layer1.weight-3", "", "");
 }
 
+static void test_name__optimizer_state_by_parameter_and_state(void **state)
+{
+    (void)state;
+    struct name_query q = parse("optim-layer1.weight.exp_avg-3", NAME_AS_ANY);
+    const struct name_reading *last = &q.reading[q.n - 1];
+    is(last - 1, NAME_PATH, "layer1.weight.exp_avg", "", "3");
+    q = parse("optim-*.exp_avg-3", NAME_AS_ANY);
+    is(&q.reading[0], NAME_PATH, "*.exp_avg", "", "3");
+    char out[64];
+    struct name_parts p = {.pass = TRD_OPTIM, .step = 3,
+                           .path = slice_of("layer1.weight.exp_avg")};
+    assert_int_equal(name_put(&p, out, sizeof out), 0);
+    assert_string_equal(out, "optim-layer1.weight.exp_avg-3");
+}
+
 static void test_name__wildcards_stand_for_any_part(void **state)
 {
     (void)state;
@@ -152,6 +167,7 @@ int main(void)
         cmocka_unit_test(test_name__io_and_position),
         cmocka_unit_test(test_name__module_path),
         cmocka_unit_test(test_name__gradient_by_parameter_path),
+        cmocka_unit_test(test_name__optimizer_state_by_parameter_and_state),
         cmocka_unit_test(test_name__wildcards_stand_for_any_part),
         cmocka_unit_test(test_name__malformed_ones_say_why),
         cmocka_unit_test(test_name__printed_names_are_the_promised_ones),

@@ -479,6 +479,89 @@ static void test_view__histogram_has_a_row_a_bin(void **state)
 }
 
 /* The words of the schema are those of record.h. */
+/* 200 records of 16 samples, of one object at as many steps. */
+static void sampled_records(void)
+{
+    run("WITH RECURSIVE up(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM up"
+        "  WHERE i < 200)"
+        "INSERT INTO record(step, object, pass, stream, io, position, seq,"
+        " t_ns, iteration, microbatch, labels, path, dtype, shape, samples)"
+        " SELECT i, 1, 1, 0, 1, 0, i, i, i, 1, 0, 1, 2, 1, zeroblob(64)"
+        " FROM up");
+}
+
+/* What a whole answer cost, one of SQLITE_STMTSTATUS_. */
+static int cost(const char *sql, int counter)
+{
+    sqlite3_stmt *s;
+    if (sqlite3_prepare_v2(db, sql, -1, &s, NULL))
+        fail_msg("%s", sqlite3_errmsg(db));
+    while (sqlite3_step(s) == SQLITE_ROW)
+        continue;
+    int n = sqlite3_stmt_status(s, counter, 0);
+    sqlite3_finalize(s);
+    return n;
+}
+
+static void test_view__samples_look_at_a_record_once(void **state)
+{
+    (void)state;
+    sampled_records();
+    /* beside the 199 steps to the next record nothing is walked through but
+     * what is made for one sample */
+    assert_true(cost("SELECT count(*) FROM v_sample",
+                     SQLITE_STMTSTATUS_FULLSCAN_STEP) < 2 * 200);
+    /* a sample's bits are read once: eight digits, then arithmetic */
+    assert_true(cost("SELECT sum(value) FROM v_sample",
+                     SQLITE_STMTSTATUS_VM_STEP) < 200 * 16 * 400);
+    assert_true(number("SELECT count(value) FROM v_sample") == 200 * 16);
+}
+
+/* Whether a line of the statement's plan begins so. */
+static int plans(const char *sql, const char *line)
+{
+    char text[1024];
+    sqlite3_stmt *s;
+    int found = 0;
+    snprintf(text, sizeof text, "EXPLAIN QUERY PLAN %s", sql);
+    if (sqlite3_prepare_v2(db, text, -1, &s, NULL))
+        fail_msg("%s", sqlite3_errmsg(db));
+    while (sqlite3_step(s) == SQLITE_ROW)
+        found |= !strncmp((const char *)sqlite3_column_text(s, 3), line,
+                          strlen(line));
+    sqlite3_finalize(s);
+    return found;
+}
+
+static void test_view__a_step_is_found_by_the_key(void **state)
+{
+    static const char *const samples[] = {
+        "SELECT value FROM v_sample WHERE of_step = 2"
+        " AND of_object = 'Linear-1'",
+        "SELECT name, value FROM v_record JOIN v_sample USING(stream, seq)"
+        " WHERE of_step = step AND object = 'Linear-1' AND step = 2",
+    };
+    static const char histograms[] =
+        "SELECT name, bin, count FROM v_record JOIN v_histogram"
+        " USING(stream, seq) WHERE object = 'Linear-1' AND step = 2";
+    (void)state;
+    sampled_records();
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(plans(samples[i], "SEARCH r USING PRIMARY KEY (step=?"));
+        assert_false(plans(samples[i], "SCAN r"));
+        assert_true(cost(samples[i], SQLITE_STMTSTATUS_FULLSCAN_STEP) < 50);
+    }
+    assert_true(plans(histograms, "SEARCH r USING PRIMARY KEY (step=?"));
+    assert_true(plans(histograms, "SEARCH extra USING PRIMARY KEY "
+                                  "(stream=? AND seq=?)"));
+    assert_false(plans(histograms, "SCAN c"));
+    assert_true(plans("SELECT * FROM v_histogram", "SCAN extra"));
+    assert_true(plans("SELECT * FROM v_histogram", "SEARCH c USING INTEGER"));
+    assert_true(number("SELECT count(*) FROM v_sample WHERE of_step = 2"
+                       " AND of_object = 'Linear-1' AND of_pass = 'forward'"
+                       " AND of_module = 'a' AND of_rank = 0") == 16);
+}
+
 static void test_schema__knows_every_code(void **state)
 {
     (void)state;
@@ -492,6 +575,10 @@ static void test_schema__knows_every_code(void **state)
         snprintf(sql, sizeof sql, "SELECT name FROM histogram WHERE id = %d",
                  i);
         assert_true(is(sql, trd_histogram_name(i)));
+    }
+    for (int i = 1; trd_pass_name(i); i++) {
+        snprintf(sql, sizeof sql, "SELECT name FROM pass WHERE id = %d", i);
+        assert_true(is(sql, trd_pass_name(i)));
     }
     for (unsigned i = 0; trd_label_name(i); i++) {
         snprintf(sql, sizeof sql, "SELECT name FROM label WHERE bit = %u", i);
@@ -525,12 +612,22 @@ static void test_run__counts_need_no_scan(void **state)
     snprintf(sql, sizeof sql, "SELECT losses FROM (%s)", sql_run);
     assert_true(number(sql) == 7);
     assert_true(number("SELECT sum(records) FROM v_run") == 9 + 4 - 3);
+    snprintf(sql, sizeof sql, "SELECT block_ms FROM (%s)", sql_run);
+    assert_true(number(sql) == 250);
+    snprintf(sql, sizeof sql, "SELECT spool_bytes FROM (%s)", sql_run);
+    assert_true(number(sql) == 1024);
     /* counts that no 64 bits hold together are still told */
     run("INSERT INTO loss VALUES(0, 6, 6, 9223372036854775807, 0, 'x', 1),"
         " (0, 7, 7, 9223372036854775807, 0, 'x', 1)");
     snprintf(sql, sizeof sql, "SELECT losses FROM (%s)", sql_run);
     assert_true(number(sql) >= 9e18);
     assert_true(number("SELECT max(lost) FROM v_run") >= 9e18);
+    /* a run of before has neither */
+    run("PRAGMA legacy_alter_table = ON; CREATE TABLE older AS SELECT attempt,"
+        " rank, real_ns, last_ns, iteration, seq, state FROM stream;"
+        "DROP TABLE stream; ALTER TABLE older RENAME TO stream");
+    snprintf(sql, sizeof sql, "SELECT spool_bytes FROM (%s)", sql_run);
+    assert_true(number(sql) == 0);
 }
 
 int main(void)
@@ -547,6 +644,8 @@ int main(void)
         DB_TEST(test_view__rules_are_words_and_elements),
         DB_TEST(test_view__random_elements_are_those_drawn),
         DB_TEST(test_view__histogram_has_a_row_a_bin),
+        DB_TEST(test_view__samples_look_at_a_record_once),
+        DB_TEST(test_view__a_step_is_found_by_the_key),
         DB_TEST(test_schema__knows_every_code),
         DB_TEST(test_run__counts_need_no_scan),
     };

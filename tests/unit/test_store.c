@@ -290,6 +290,52 @@ static void test_store__a_late_start_is_a_loss(void **state)
                      100);
 }
 
+/* Losses only: so many, from seq on. */
+struct told {
+    uint32_t cause;
+    uint64_t count;
+};
+
+static void put_losses(struct speaker *s, int buffer, uint64_t seq,
+                       const struct told *losses, uint32_t n)
+{
+    struct batch batch = {n, 0};
+    rig_entries_init(&data[buffer]);
+    for (uint32_t i = 0; i < n; i++)
+        rig_add_loss(&data[buffer], seq + i, losses[i].cause, losses[i].count);
+    batch_put(data[buffer].bytes, &batch);
+    ops->data(store, s->stream, seq, data[buffer].bytes, data[buffer].n_bytes);
+}
+
+static void test_store__losses_in_a_row_are_one_row(void **state)
+{
+    static const struct told first[] = {
+        {TRD_LOST_RING_FULL, 1}, {TRD_LOST_RING_FULL, 5},
+        {TRD_LOST_RING_FULL, 1}, {TRD_LOST_OOM, 1},
+        {TRD_LOST_RING_FULL, 2}, {TRD_LOST_OOM, UINT32_MAX + UINT64_C(1)},
+        {TRD_LOST_OOM, 1},
+    };
+    static const struct told then[] = {{TRD_LOST_OOM, 3}, {TRD_LOST_OOM, 4}};
+    (void)state;
+    open_speaker(&a, 1, 0);
+    put_dict(&a);
+    put_losses(&a, 0, 1, first, 7);
+    ops->commit(store);
+    put_data(&a, 0, 8, 1);
+    ops->commit(store);
+    put_losses(&a, 0, 9, then, 1);
+    ops->commit(store);
+    put_losses(&a, 0, 10, then + 1, 1);
+    ops->commit(store);
+    assert_int_equal(
+        ask("run", "SELECT group_concat(seq || ' ' || last || ' ' || count)"
+                   " = '1 3 7,4 4 1,5 5 2,6 6 4294967296,7 7 1,9 10 7'"
+                   " FROM (SELECT * FROM loss ORDER BY seq)"),
+        1);
+    assert_int_equal(atomic_load(&ops->counters(store)->lost[TRD_LOST_OOM]),
+                     UINT32_MAX + UINT64_C(10));
+}
+
 static void test_store__a_failed_commit_fails_its_streams_only(void **state)
 {
     struct hello h = rig_hello();
@@ -309,6 +355,7 @@ static void test_store__a_failed_commit_fails_its_streams_only(void **state)
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_exec(db,
                                   "DROP VIEW v_record; DROP VIEW v_sample;"
+                                  "DROP VIEW sample_part;"
                                   "DROP TABLE record",
                                   NULL, NULL, NULL),
                      SQLITE_OK);
@@ -557,6 +604,7 @@ int main(void)
         TEST(test_store__a_locked_file_is_swept_later),
         TEST(test_store__few_records_have_extras),
         TEST(test_store__a_late_start_is_a_loss),
+        TEST(test_store__losses_in_a_row_are_one_row),
         TEST(test_store__a_failed_commit_fails_its_streams_only),
         TEST(test_store__a_file_of_somebody_else_is_left_alone),
         TEST(test_store__long_names_keep_their_limit),

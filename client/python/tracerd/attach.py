@@ -3,15 +3,21 @@
 import itertools
 import os
 import time
-import weakref
 
-from . import _tracerd
-from .context import LOCAL_RANK, context, info
-from .process import Figures, Policy, connect, forget, keep, warn
-from .schedule import Schedule, contains, number_of, ranges
-from .tensors import histogram_of, samples_of, sampling_of
+from . import _tracerd, choice, zero
+from .context import LOCAL_RANK, check_run, context
+from .environment import info
+from .options import DEFAULT_PASSES, SAMPLES, SPOOL_BYTES, read
+from .process import (
+    connect,
+    failed,
+    forget,
+    keep,
+    of_a_signal,
+    warn,
+)
+from .schedule import contains
 
-PASSES = ("forward", "backward", "grad", "local", "param")
 USER = _tracerd.PASSES["user"] * 4  # slot of Object.sites
 
 
@@ -19,13 +25,13 @@ def attach(
     model,
     optimizer=None,
     run=None,
-    samples=16,
+    samples=SAMPLES,
     every=1,
     iterations=None,
     ranks=None,
     match=None,
     ignore=None,
-    passes=("forward", "backward", "grad"),
+    passes=DEFAULT_PASSES,
     name=None,
     start=1,
     tags=None,
@@ -35,26 +41,39 @@ def attach(
     same=True,
     block_ms=0,
     spool=None,
-    spool_bytes=1 << 30,
+    spool_bytes=SPOOL_BYTES,
+    journal_bytes=None,
+    depth=None,
+    leaf_only=False,
 ):
     """Traces a model from now on; returns a Trace.
 
     model: a torch.nn.Module, or a list of them. Wrappers (DDP, FSDP, a
-        compiled module) may be round it or inside it.
-    optimizer: its step() ends an iteration. Without one it is the first
-        optimizer that holds a parameter of the model, or Trace.step().
+        compiled module) may be round it or inside it. Modules that are put
+        into it later are traced from its next forward pass or step on.
+    optimizer: its step() ends an iteration; also what a framework made of a
+        torch optimizer, or a list, of which the first counts. Without one it
+        is the first optimizer that holds a parameter of the model, or
+        Trace.step().
     run: the name of the run: letters, digits, ".", "_", "-". By default
         $TRACERD_RUN, else the script's name with the date and time at which
         it (under a launcher: the launcher) was started.
     samples: elements stored of each tensor, 0 to 4096.
-    every, iterations: iterations 1, 1+every, ... within ranges such as
-        "1-10,100" are traced. Steps count in the others too.
+    every, iterations: iterations 1, 1+every, ... within ranges are traced:
+        "1-10,100", "1-1000:50" (every 50th of them), a number, a range()
+        or a list of these. Steps count in the others too.
     ranks: ranges of ranks to trace, such as "0,4-7"; all by default.
     match, ignore: globs over module paths, class names and Class-n.
-    passes: of "forward", "backward", "grad" (a parameter's gradient as the
+    depth: modules down to that depth, 0 for the root alone, 1 for those in
+        it as well. Those of a list are at depth 1.
+    leaf_only: only modules that have no modules in them.
+    passes: of "forward", "backward", "grad" (a parameter's gradient as its
         optimizer finds it), "local" (the same as each backward pass of this
         rank makes it, before it is added to others and before ranks
-        exchange theirs; label local) and "param".
+        exchange theirs; label local), "param" (values before the step) and
+        "optim" (tensors that optimizers keep for a parameter, after the
+        step: optim-<parameter path>.<exp_avg and so on>-<iteration>).
+        "user" alone leaves Trace.record(), which works with any of them.
     name: put before the module paths, to tell two models apart.
     start: number of the first iteration, for a resumed training.
     tags: what is to be kept with the run (anything JSON can hold).
@@ -78,18 +97,34 @@ def attach(
         finds no room is counted as lost. A wait in vain is not repeated
         before a daemon has taken something.
     spool: a directory on a disk, of yours and with nobody else writing to it,
-        for what the journal has no room for while no daemon takes it. By
-        default $TRACERD_SPOOL, else none; "" is none. What is in it survives
-        this process and an orderly restart of the machine.
+        for what the journal has no room for while no daemon takes it; made
+        where it is missing, but nothing above it. By default $TRACERD_SPOOL,
+        else none; "" is none. What is in it survives this process and an
+        orderly restart of the machine.
     spool_bytes: the most that the file of this process may have there; 0 is
         none.
+    journal_bytes: room for records on their way to the daemon, in memory; a
+        power of two from 1 MiB to 2 GiB, or text such as "64M". 32 MiB by
+        default.
 
     Where an argument is left at its default, the environment decides:
     TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS,
-    TRACERD_MATCH, TRACERD_THREADS and TRACERD_SPOOL. TRACERD_DISABLE=1 turns
-    tracing off.
+    TRACERD_MATCH, TRACERD_IGNORE, TRACERD_DEPTH, TRACERD_LEAF_ONLY,
+    TRACERD_PASSES, TRACERD_SAMPLES, TRACERD_THREADS, TRACERD_JOURNAL_BYTES
+    and TRACERD_SPOOL. TRACERD_DISABLE=1 turns tracing off.
+    Where all that leaves nothing to trace, a warning says so, with the
+    nearest names, and there is no run.
+    With a gradient scaler gradients of the backward pass are labelled
+    scaled, and its scale is recorded at each step as user-grad_scale-COUNT.
+    Kept with the run (v_run.info) are versions, devices, switches that
+    change numbers, the command line, the commit of the working directory
+    and tags, without what looks like a secret.
     Rank, world size and restart number come from the launcher (torchrun,
     mpirun, srun).
+
+    Objects are numbered in the order of model.modules(), whether they are
+    called or not. A call of module.forward() itself, or of a function with
+    a module's weights, goes round all hooks and is not seen.
 
     Recorded are tensors of any shape, dtype and device. On the CPU they are
     read in place, within the hook, before anything can change them; on
@@ -103,108 +138,36 @@ def attach(
     or TypeError for wrong arguments and nothing else: when tracing itself
     fails, it warns and the training goes on untraced.
     """
-    environ = os.environ
-    if every == 1 and environ.get("TRACERD_EVERY"):
-        every = number_of(environ["TRACERD_EVERY"], "TRACERD_EVERY")
-    for patterns, what in ((match, "match"), (ignore, "ignore")):
-        _check_patterns(patterns, what)
-    schedule = Schedule(every, iterations or environ.get("TRACERD_ITERATIONS"))
-    wanted_ranks = ranges(
-        environ.get("TRACERD_RANKS") if ranks is None else ranks, "ranks"
+    options = read(
+        samples, every, iterations, ranks, match, ignore, passes, name, start,
+        tags, sampling, histogram, threads, same, block_ms, spool,
+        spool_bytes, journal_bytes, depth, leaf_only,
     )
-    passes = _passes(passes)
-    samples = samples_of(samples)
-    figures = Figures(
-        sampling_of(sampling), histogram_of(histogram), same
-    )
-    _threads(threads, environ.get("TRACERD_THREADS"))
-    if not isinstance(same, bool):
-        raise ValueError(f"same={same!r}: expected True or False")
-    policy = _policy(block_ms, spool, spool_bytes)
-    start = number_of(start, "start")
     model = _module(model)
-    me = context(run)
-    if environ.get("TRACERD_DISABLE", "") not in ("", "0"):
-        return Trace()
-    if not contains(wanted_ranks, me.rank):
-        return Trace()
+    run = run or os.environ.get("TRACERD_RUN")
+    if run:
+        check_run(run)
     trace = Trace()
+    if options.disabled:
+        return trace
     try:
-        trace._open(
-            model, optimizer, me, samples, schedule, passes, name or "",
-            start, tags, match or environ.get("TRACERD_MATCH"), ignore,
-            figures, policy,
-        )
-        trace._connection.speaks = _speaks(me, wanted_ranks)
+        trace._begin(model, optimizer, context(run), options)
     except Exception as error:
+        if of_a_signal(error):
+            raise
         trace.close()
         warn(f"not tracing: {type(error).__name__}: {error}")
     return trace
 
 
-def _check_patterns(patterns, what):
-    if patterns is None or isinstance(patterns, str):
-        return
-    if not isinstance(patterns, (list, tuple, set)) or not all(
-        isinstance(p, str) for p in patterns
-    ):
-        raise TypeError(f"{what} must be a glob or a list of globs")
-
-
-def _threads(asked, environ):
-    """Sets how many threads may work on one tensor."""
-    if asked is None and not environ:
-        return
-    number = asked if asked is not None else environ.strip()
-    what = "threads" if asked is not None else "TRACERD_THREADS"
-    if isinstance(number, str) and number.isascii() and number.isdigit():
-        number = int(number)
-    if (
-        not isinstance(number, int)
-        or isinstance(number, bool)
-        or not 1 <= number <= _tracerd.MAX_THREADS
-    ):
-        raise ValueError(
-            f"{what}={number!r}: expected 1 to {_tracerd.MAX_THREADS}"
-        )
-    _tracerd.threads(number)
-
-
-def _policy(block_ms, spool, spool_bytes):
-    for what, number, most in (
-        ("block_ms", block_ms, (1 << 32) - 1),
-        ("spool_bytes", spool_bytes, (1 << 63) - 1),
-    ):
-        if (
-            not isinstance(number, int)
-            or isinstance(number, bool)
-            or not 0 <= number <= most
-        ):
-            raise ValueError(f"{what}={number!r}: expected 0 to {most}")
-    path = os.fspath(spool) if isinstance(spool, os.PathLike) else spool
-    if path is not None and (not isinstance(path, str) or "\0" in path):
-        raise ValueError(f"spool={spool!r}: expected a directory")
-    return Policy(block_ms, path, spool_bytes)
-
-
-def _passes(passes):
-    if isinstance(passes, str):
-        passes = [p.strip() for p in passes.split(",")]
-    passes = frozenset(passes)
-    if not passes <= set(PASSES):
-        raise ValueError(f"passes must be of {', '.join(PASSES)}")
-    return passes
-
-
 def _module(model):
     import torch
 
-    if isinstance(model, (list, tuple)):
-        model = torch.nn.ModuleList(model)
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"model must be a torch.nn.Module, not {type(model).__name__}"
-        )
+    for m in model if isinstance(model, (list, tuple)) else [model]:
+        if not isinstance(m, torch.nn.Module):
+            raise TypeError(
+                f"model must be a torch.nn.Module, not {type(m).__name__}"
+            )
     return model
 
 
@@ -225,86 +188,48 @@ class Trace:
     def __init__(self):
         self._connection = None
         self._recorder = None
+        self._tree = None
         self._steps = None
-        self._handles = []
+        self._told = False
         self._users = {}  # name -> (site, count)
 
-    def _open(
-        self, model, optimizer, me, samples, schedule, passes, name, start,
-        tags, match, ignore, figures, policy,
-    ):
-        from . import names, tensors
+    def _begin(self, model, optimizer, me, options):
+        if options.threads is not None:
+            _tracerd.threads(options.threads)
+        speaks = _speaks(me, options.ranks)
+        if not choice.is_idle(me, options, speaks) and contains(
+            options.ranks, me.rank
+        ):
+            self._open(model, optimizer, me, options, speaks)
+
+    def _open(self, model, optimizer, me, options, speaks):
+        from . import tensors
         from .hooks import Recorder
         from .steps import Steps, collectives
+        from .tree import Tree
 
         tensors.setup()
-        rows = names.walk(model, name)
-        things = [row.thing for row in rows if not row.wrapper]
-        _select(names, things, names.globs(match), names.globs(ignore))
-        self._connection = connect(me, info(model, tags), figures, policy)
+        tree = Tree(model, options)
+        if choice.leaves_none(tree.rows, options, speaks):
+            return
+        things = [row.thing for row in tree.rows if not row.wrapper]
+        self._connection = connect(
+            me, info(tree.top, me, options.tags, speaks), options.figures,
+            options.policy,
+        )
+        self._connection.speaks = speaks
         self._connection.client.watch(collectives)
         self._recorder = Recorder(
-            self._connection, samples, passes, schedule, start, things
+            self._connection, options.samples, options.passes,
+            options.schedule, options.start, things,
         )
-        self._recorder.open_devices(model)
+        self._recorder.open_devices(tree.top)
         keep(self)
-        if passes & {"forward", "backward", "local"}:
-            self._place(names, rows)
-        owners = [
-            (weakref.ref(row.module), row.thing)
-            for row in rows
-            if row.thing is not None
-        ]
+        self._tree = tree
+        tree.place(self._recorder)
         self._steps = Steps(
-            self._recorder, owners, passes, _steppable(optimizer)
+            self._recorder, tree, options, _steppable(optimizer, model)
         )
-
-    def _place(self, names, rows):
-        """Puts the hooks of a model in place."""
-        from .hooks import PostHook, PreHook
-
-        recorder = self._recorder
-        compiled = [r.raw for r in rows if names.is_compiled(r.module)]
-        refused = []
-        inside = recorder.forward or recorder.backward
-        for row in rows:
-            if row.thing is None:
-                continue
-            edge = row.raw in compiled
-            if row.wrapper and not edge:
-                continue
-            if any(_below(row.raw, c) for c in compiled):
-                continue  # compiled code runs no hooks put on later
-            if recorder.root is None:
-                recorder.root = row.thing
-            elif not row.thing.wanted or not inside:
-                continue
-            try:
-                # the root's also where it is not wanted: they count
-                self._handles.append(
-                    row.module.register_forward_pre_hook(
-                        PreHook(recorder, row.thing), with_kwargs=True
-                    )
-                )
-                self._handles.append(
-                    row.module.register_forward_hook(
-                        PostHook(recorder, row.thing),
-                        with_kwargs=True,
-                        always_call=True,
-                    )
-                )
-            except RuntimeError:
-                refused.append(row.thing.path or row.thing.name)
-        if refused:
-            warn(
-                "these modules take no hooks (torch.jit.script?) and are "
-                "not traced: " + ", ".join(refused[:8])
-            )
-        if compiled:
-            warn(
-                "of a compiled module the inputs, outputs and gradients are "
-                "traced, what happens inside is not"
-            )
 
     @property
     def run(self):
@@ -350,7 +275,7 @@ class Trace:
             self._steps.step()
             self._connection.look()
         except Exception as error:
-            self._recorder.failed(error)
+            failed(self._recorder, error)
 
     def record(self, name, tensor):
         """Records any tensor under a name of yours, as user-NAME-COUNT. A
@@ -364,44 +289,56 @@ class Trace:
         try:
             _record_user(recorder, self._users, str(name), tensor)
         except Exception as error:
-            recorder.failed(error)
+            failed(recorder, error)
 
     def flush(self, seconds=10.0):
         """Waits until the daemon has stored what was recorded; True if it
-        has. Blocks: up to the time given."""
+        has. Blocks: up to the time given. Raises nothing."""
         if self._connection is None:
             return True
         end = time.monotonic() + seconds
-        if not self._recorder.wait(seconds):
+        try:
+            if not self._recorder.wait(seconds):
+                return False
+            left = max(0, int((end - time.monotonic()) * 1000))
+            return self._connection.client.flush(left) == 0
+        except Exception as error:
+            failed(self._recorder, error, 0)
             return False
-        left = max(0, int((end - time.monotonic()) * 1000))
-        return self._connection.client.flush(left) == 0
 
     def close(self):
         """Takes every hook away and says goodbye to the daemon. Done at exit
-        too. Blocks: 100 ms, twice that where no daemon ever answered."""
+        too. Blocks: 100 ms, twice that where no daemon ever answered. Raises
+        nothing."""
         forget(self)
-        connection = self._connection
+        connection, self._connection = self._connection, None
         if self._recorder is not None and not self._recorder.closed:
-            try:
-                self._recorder.close()
-            except Exception as error:
-                self._recorder.failed(error)
-        self._disown()
+            self._quietly(self._recorder.close)
+        self._quietly(self._disown)
         if connection is not None:
-            self._connection = None
-            connection.release()
+            self._quietly(connection.release)
 
     def _disown(self):
         """Ends tracing without a word to the client (it is not ours in a
         forked child)."""
         if self._recorder is not None:
-            self._recorder.disown()
+            self._recorder.closed = True
+            self._quietly(self._recorder.disown)
         if self._steps is not None:
-            self._steps.close()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+            self._quietly(self._steps.close)
+        if self._tree is not None:
+            self._quietly(self._tree.close)
+
+    def _quietly(self, end):
+        """Calls what ends a part; the others are to be ended, too."""
+        try:
+            end()
+        except Exception as error:
+            if of_a_signal(error):
+                raise
+            if not self._told and not getattr(self._recorder, "_told", False):
+                self._told = True
+                warn(f"a part was not ended ({type(error).__name__}: {error})")
 
     def __enter__(self):
         return self
@@ -410,36 +347,37 @@ class Trace:
         self.close()
 
 
-def _below(raw, compiled):
-    return raw != compiled and (
-        not compiled or raw.startswith(compiled + ".")
-    )
-
-
-def _select(names, things, match, ignore):
-    """Marks the objects that are wanted; tells of globs that fit none."""
-    for patterns, what in ((match, "match"), (ignore, "ignore")):
-        for pattern, near in names.idle_patterns(things, patterns):
-            hint = f"; nearest: {', '.join(near)}" if near else ""
-            warn(f"{what}={pattern!r} fits no module{hint}")
-    for thing in things:
-        thing.wanted = (
-            not match or names.matches(thing, match)
-        ) and not names.matches(thing, ignore)
-
-
-def _steppable(optimizer):
-    """The torch optimizer inside what a framework made of it."""
+def _steppable(optimizer, model):
+    """The torch optimizer inside what a framework made of it, or one of
+    DeepSpeed's round it."""
+    optimizer = zero.of_model(model) or optimizer
     for _ in range(8):
-        if optimizer is None or hasattr(optimizer, "register_step_pre_hook"):
+        if isinstance(optimizer, (list, tuple)):
+            optimizer = optimizer[0] if optimizer else None
+        own = getattr(optimizer, "__dict__", {})
+        if (
+            optimizer is None or "_optimizer_step_pre_hooks" in own
+            or zero.is_one(optimizer)
+        ):
             return optimizer
-        inner = getattr(optimizer, "optimizer", None)
+        inner = _inside(optimizer)
         if inner is None or inner is optimizer:
             warn(
                 f"{type(optimizer).__name__} has no step hooks; iterations "
                 "are counted by the first optimizer that steps, or by step()"
             )
         optimizer = inner
+    return None
+
+
+def _inside(optimizer):
+    for name in ("chained_optimizers", "optimizer", "_optimizer"):
+        try:
+            inner = getattr(optimizer, name, None)
+        except Exception:
+            continue  # a property of one that holds several
+        if inner is not None:
+            return inner
     return None
 
 

@@ -43,7 +43,8 @@ def _seen(optimizer):
     options = json.loads(os.environ.get("TRACERD_AUTO") or "{}")
     _count += 1
     if _count > 1:
-        options["name"] = f"model{_count}"
+        name = options.get("name")
+        options["name"] = (f"{name}." if name else "") + f"model{_count}"
     for model in models:
         _traced.update(model.modules())
     attach(models[0] if len(models) == 1 else models, optimizer, **options)

@@ -1,10 +1,8 @@
 """Who this process is: rank, world, attempt, run and job, from what the
 launcher says. Nothing is imported that the program has not imported."""
 
-import json
 import multiprocessing
 import os
-import platform
 import re
 import sys
 import time
@@ -63,9 +61,14 @@ def context(run=None):
     pid, ticks = _launcher(me.world)
     me.job = _job(pid, ticks)
     me.run = run or os.environ.get("TRACERD_RUN") or _default_run(pid, ticks)
-    if not _RUN.match(me.run) or len(me.run) > _tracerd.MAX_RUN:
-        raise ValueError(f"run name {me.run!r}: allowed are {RUN_RULE}")
+    check_run(me.run)
     return me
+
+
+def check_run(name):
+    """Raises ValueError when the name is not legal."""
+    if not _RUN.match(name) or len(name) > _tracerd.MAX_RUN:
+        raise ValueError(f"run name {name!r}: allowed are {RUN_RULE}")
 
 
 def _start_ticks(pid):
@@ -138,85 +141,3 @@ def _default_run(pid, ticks):
         seconds = boot + ticks // os.sysconf("SC_CLK_TCK")
     at = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
     return f"{script_name()}-{at}"
-
-
-def info(model, tags):
-    """JSON about this process, kept with its records."""
-    torch = sys.modules["torch"]
-    facts = {
-        "script": sys.argv[0] if sys.argv else "",
-        "argv": [str(a) for a in sys.argv[1:]][:64],
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "model": type(model).__name__,
-    }
-    if tags:
-        facts["tags"] = tags
-    places = coordinates(model)
-    if places:
-        facts["coordinates"] = places
-    text = json.dumps(facts, default=str)
-    if len(text.encode()) > 32768:
-        text = json.dumps({"model": facts["model"]})
-    return text
-
-
-def coordinates(model):
-    """{"dp": [rank, size], ...}: where in the parallel layout this process
-    stands, as far as loaded frameworks say."""
-    found = {}
-    mega = sys.modules.get("megatron.core.parallel_state")
-    if mega is not None:
-        _ask(
-            found, mega, "model_parallel_is_initialized",
-            dp="get_data_parallel", tp="get_tensor_model_parallel",
-            pp="get_pipeline_model_parallel", cp="get_context_parallel",
-            ep="get_expert_model_parallel",
-        )
-    groups = sys.modules.get("deepspeed.utils.groups")
-    if groups is not None:
-        _ask(
-            found, groups, None, dp="get_data_parallel",
-            tp="get_tensor_model_parallel", sp="get_sequence_parallel",
-        )
-    for name, place in _mesh(model).items():
-        found.setdefault(name, place)
-    return found
-
-
-def _ask(found, module, ready, **functions):
-    try:
-        if ready and not getattr(module, ready)():
-            return
-    except Exception:
-        return
-    for name, stem in functions.items():
-        try:
-            rank = getattr(module, f"{stem}_rank")()
-            size = getattr(module, f"{stem}_world_size")()
-        except Exception:
-            continue
-        found.setdefault(name, [int(rank), int(size)])
-
-
-def _mesh(model):
-    if "torch.distributed.device_mesh" not in sys.modules:
-        return {}
-    try:
-        for p in model.parameters():
-            mesh = getattr(p, "device_mesh", None)
-            if mesh is None:
-                continue
-            at = mesh.get_coordinate()
-            names = mesh.mesh_dim_names or [
-                f"dim{i}" for i in range(mesh.ndim)
-            ]
-            if at is None:
-                return {}
-            return {
-                n: [int(at[i]), int(mesh.size(i))]
-                for i, n in enumerate(names)
-            }
-    except Exception:
-        pass
-    return {}

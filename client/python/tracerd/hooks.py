@@ -11,45 +11,32 @@ nothing to the graph, and whatever goes wrong in it is counted and told once.
 import contextlib
 import sys
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 
 import torch
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
 from . import _tracerd, share
-from .flatten import flatten, flatten_call
+from .flatten import flatten, flatten_call  # noqa: F401
 from .operators import Queue
-from .process import warn
-from .recompute import Call, Log, memory_of
+from .process import of_a_signal, warn
+from .recompute import Index, memory_of, repetition  # noqa: F401
 from .tensors import LABEL, is_capturing, resolve
 
 FORWARD = _tracerd.PASSES["forward"]
 BACKWARD = _tracerd.PASSES["backward"]
 INPUT, OUTPUT = 1, 2
 
-# Slots of Object.sites: pass and io in one number.
-FORWARD_INPUT = FORWARD * 4 + INPUT
+# A slot of Object.sites: pass and io in one number.
 FORWARD_OUTPUT = FORWARD * 4 + OUTPUT
-BACKWARD_INPUT = BACKWARD * 4 + INPUT
-BACKWARD_OUTPUT = BACKWARD * 4 + OUTPUT
 
-EVAL = LABEL["eval"]
 RECOMPUTE = LABEL["recompute"]
-TOTAL = LABEL["total"]
 RAISED = LABEL["raised"]
 
 MAX_NOTES = 1024
 MAX_LEAVES = 4096
 MIN_LOG = 4096
-
-graph_task = torch._C._current_graph_task_id
-tracing = torch._C._get_tracing_state
-
-
-def numbered(tensors):
-    """(position, path, tensor) of each (path, tensor)."""
-    return [(at, *pair) for at, pair in enumerate(tensors)]
 
 
 def _functorch_level():
@@ -57,19 +44,10 @@ def _functorch_level():
     return getattr(functorch, "peek_interpreter_stack", lambda: None)
 
 
-transform = _functorch_level()
+class Recorder(_tracerd.Recorder):
+    """What the hooks of one attach() share. Any thread may use it.
 
-
-class _Here(threading.local):
-    """Of one thread: the calls it is in, and its latest repetition."""
-
-    def __init__(self):
-        self.stack = []
-        self.before = None
-
-
-class Recorder:
-    """What the hooks of one attach() share. Any thread may use it."""
+    The base has what the hooks themselves need, and the log of calls."""
 
     def __init__(self, connection, samples, passes, schedule, start, things):
         self.connection = connection
@@ -78,6 +56,8 @@ class Recorder:
         self.record_all = self.client.record_all
         if ROUTE_ALL:
             self.record = self.record_all = _read_none
+        else:
+            self.direct(self.client)
         self.samples = samples
         self._devices = {}  # index of a CUDA device -> its half is open
         self._queue = Queue(self.client, connection.figures.sampling)
@@ -85,7 +65,7 @@ class Recorder:
         self.backward = "backward" in passes
         self.schedule = schedule
         self.iteration = start
-        self.active = schedule.wants(start)
+        self.active = bool(schedule.wants(start))
         self.root = None  # its calls are the micro-batches
         self.microbatch = 0  # the latest one
         self.gradient_labels = 0  # of gradients before they are unscaled
@@ -93,180 +73,69 @@ class Recorder:
         self._blind_at = start + 2 if self.forward or self.backward else 0
         self.closed = False
         self._told = False
-        self._here = _Here()
         self._lock = threading.Lock()
-        self._log = Log(max(MIN_LOG, 16 * len(things)))
+        room = max(MIN_LOG, 16 * len(things))
+        self.keep_calls(room)
+        self._index = Index(room)
         self._notes = {"": 0}
         self._leaves = deque()
 
-    # ---- a call begins ----
+    # ---- what the hooks ask for now and then ----
 
-    def enter(self, thing, args, kwargs):
-        here = self._here
-        tensors = None
-        if graph_task() != -1:
-            tensors = flatten_call(args, kwargs)
-            call = self._repeat(thing, tensors, here)
-        else:
-            call = self._begin(thing, here)
-            if call.active:
-                tensors = flatten_call(args, kwargs)
-                if not call.labels:
-                    self._log.add(call, memory_of(tensors))
-        here.stack.append(call)
-        if not call.active or not thing.wanted:
-            return
-        if self.forward:
-            self.put_all(thing, FORWARD_INPUT, call, tensors)
-        if call.hooked and thing.leaf:
-            call.edges, tensors = share.edges_of(tensors)
-            self._watch(call, tensors, BACKWARD_OUTPUT)
-        elif call.hooked:
-            self._watch(call, numbered(tensors), BACKWARD_OUTPUT)
-
-    def _begin(self, thing, here):
-        stack = here.stack
-        self.calls += 1
-        # Left over from a forward pass that was interrupted from outside.
-        if stack and (thing is self.root or stack[0].again):
-            stack.clear()
-        if stack:
-            microbatch, labels = stack[0].microbatch, stack[0].labels
-        elif is_grad_enabled() or _in_checkpoint():
-            microbatch, labels = self._next_microbatch(thing), 0
-            self.connection.look()
-            self.poll()
-        else:
-            microbatch, labels = 0, EVAL
-        call = Call(
-            thing, next(thing.count), self.iteration, microbatch, labels,
-            self.active,
-        )
-        call.hooked = self._may_watch()
-        return call
-
-    def _repeat(self, thing, tensors, here):
-        inside = bool(here.stack) and here.stack[-1].again
-        if not inside:
-            here.stack.clear()
-        first = self._log.find(
-            thing, memory_of(tensors), here.before, inside
-        )
-        if first is None:
-            call = Call(thing, 0, self.iteration, 0, RECOMPUTE, False)
-            call.again = True
-            return call
-        call = first.repetition(first.labels | RECOMPUTE)
-        # What ran under no_grad the first time has no hooks yet; anything
-        # else has them, on tensors that may be these very ones.
-        call.hooked = not first.hooked and self._may_watch()
-        here.before = call
-        return call
-
-    def _may_watch(self):
-        return self.backward and is_grad_enabled() and transform() is None
-
-    def _next_microbatch(self, thing):
+    def _begin_pass(self, thing):
+        """The micro-batch of a call from outside, in a training; None where
+        it is no part of one."""
+        if _of_shapes():
+            return None
         with self._lock:
             if thing.round_iteration != self.iteration:
                 thing.round_iteration = self.iteration
                 thing.rounds = 0
             thing.rounds += 1
-            self.microbatch = thing.rounds
-            return thing.rounds
+            self.microbatch = microbatch = thing.rounds
+        self.connection.look()
+        self.poll()
+        return microbatch
 
-    # ---- a call ends ----
+    def _repeat(self, thing, address, before, inside):
+        """The Call of a repetition, or None where it is not known which call
+        it repeats. address, before, inside: see Index.find()."""
+        first = self._index.find(self, thing, address, before, inside)
+        if first is None:
+            return None
+        call = repetition(first, first.labels | RECOMPUTE)
+        # What ran under no_grad the first time has no hooks yet; anything
+        # else has them, on tensors that may be these very ones.
+        call.hooked = not first.hooked
+        return call
 
-    def leave(self, thing, output, error):
-        stack = self._here.stack
-        try:
-            self._leave(thing, output, error, stack)
-        finally:
-            if not stack:
-                # Between two passes anything may write to tensors, fused
-                # optimizers without a word, and torch.utils.swap_tensors()
-                # wants none that has a weak reference.
-                self.client.forget()
+    def _is_inside(self, module):
+        """Whether this thread is in another call of the module."""
+        code = torch.nn.Module._call_impl.__code__
+        frame, found = sys._getframe(1), 0
+        while frame is not None:
+            if frame.f_code is code and frame.f_locals.get("self") is module:
+                found += 1
+            frame = frame.f_back
+        return found > 1
 
-    def _leave(self, thing, output, error, stack):
-        call = None
-        if any(c.thing is thing for c in stack):
-            call = stack.pop()
-            while call.thing is not thing:
-                call = stack.pop()
-        if call is None or not call.active or not thing.wanted:
-            return
-        edges, call.edges = call.edges, None
-        if error is not None:
-            if self.forward and not call.again:
-                self._put_raised(call, error)
-            return
-        tensors = flatten(output)
-        if self.forward:
-            self.put_all(call.thing, FORWARD_OUTPUT, call, tensors)
-        if call.hooked:
-            self._watch(call, numbered(tensors), BACKWARD_INPUT)
-        if edges:
-            share.place(edges, tensors, Arrival(self, call))
+    def _in_checkpoint(self):
+        return _in_checkpoint()
+
+    def _keep_leaf(self, handle):
+        self._leaves.append((self.iteration, handle))
+        while len(self._leaves) > MAX_LEAVES:
+            self._leaves.popleft()[1].remove()
 
     def _put_raised(self, call, error):
-        site = self.site(call.thing, FORWARD_OUTPUT, 0, "")
+        site = self.place(call.thing, FORWARD_OUTPUT, 0, "")
         self.client.record_shape(
             site, call.step, call.iteration, call.microbatch,
             call.labels | RAISED, self.note(f"raised={type(error).__name__}"),
             "opaque", (0,),
         )
 
-    # ---- gradients ----
-
-    def _watch(self, call, tensors, slot):
-        seen = set()
-        for at, path, tensor in tensors:
-            if not tensor.requires_grad or id(tensor) in seen:
-                continue
-            seen.add(id(tensor))  # all of them are alive meanwhile
-            if not tensor.is_leaf:
-                tensor.register_hook(GradHook(self, call, slot, at, path))
-            elif slot == BACKWARD_OUTPUT and not isinstance(
-                tensor, torch.nn.Parameter
-            ):
-                self._watch_leaf(call, tensor, at, path)
-
-    def _watch_leaf(self, call, tensor, at, path):
-        # The hooks of a leaf outlive the graph, so each must go by itself:
-        # when it has seen its backward pass, or else a while later.
-        hook = LeafHook(self, call, BACKWARD_OUTPUT, at, path)
-        hook.handle = tensor.register_hook(hook)
-        self._leaves.append((self.iteration, hook.handle))
-        while len(self._leaves) > MAX_LEAVES:
-            self._leaves.popleft()[1].remove()
-
     # ---- records ----
-
-    def put(self, thing, slot, at, path, when, labels, tensor):
-        """One record; `when` has step, iteration and microbatch."""
-        site = thing.sites.get((slot, at, path))
-        if site is None:
-            site = self.site(thing, slot, at, path)
-        if not self.record(
-            site, when.step, when.iteration, when.microbatch, labels, 0,
-            tensor, self.samples,
-        ):
-            self._put_odd(site, when, labels, tensor)
-
-    def put_all(self, thing, slot, call, tensors):
-        """The records of one call's tensors."""
-        if len(tensors) == 1:
-            path, tensor = tensors[0]
-            self.put(thing, slot, 0, path, call, call.labels, tensor)
-            return
-        sites = []
-        for at, (path, _) in enumerate(tensors):
-            site = thing.sites.get((slot, at, path))
-            if site is None:
-                site = self.site(thing, slot, at, path)
-            sites.append(site)
-        self.put_list(sites, call, call.labels, tensors, True)
 
     def put_list(self, sites, when, labels, tensors, keep):
         """Records of several tensors, those of a GPU in one launch. keep:
@@ -353,6 +222,11 @@ class Recorder:
         """True when all devices are through within the time."""
         return self._queue.wait(seconds)
 
+    def place(self, thing, slot, at, path):
+        """The number of the place a record is from."""
+        site = thing.sites.get((slot, at, path))
+        return self.site(thing, slot, at, path) if site is None else site
+
     def site(self, thing, slot, at, path):
         try:
             site = self.client.site(
@@ -375,7 +249,11 @@ class Recorder:
         return number
 
     def failed(self, error, lost=1):
-        """Counts what could not be recorded; tells of the first."""
+        """Counts what could not be recorded; tells of the first. Raises what
+        a signal handler of the program raised within our code."""
+        if of_a_signal(error):
+            raise error
+        self.told_blind()
         if lost:
             self.client.lost(lost)
         if not self._told and not self.closed:
@@ -384,6 +262,14 @@ class Recorder:
                 f"a record could not be made ({type(error).__name__}: "
                 f"{error}). Training goes on; such losses are counted"
             )
+
+    def missed(self, number):
+        """Hooks that had no room on the stack to do anything."""
+        self.failed(RecursionError("hardly any stack was left"), number)
+
+    def told_blind(self):
+        """Why no forward pass might be seen has been told."""
+        self._blind_at = 0
 
     # ---- iterations ----
 
@@ -425,6 +311,23 @@ def _read_none(sites, *args):
     return list(range(len(sites))) if isinstance(sites, list) else False
 
 
+def _of_shapes():
+    """Whether this is a pass by which a pipeline finds out shapes, before
+    the training's first."""
+    stage = sys.modules.get("torch.distributed.pipelining.stage")
+    stage = getattr(stage, "PipelineStage", None)
+    codes = {
+        getattr(getattr(stage, name, None), "__code__", None)
+        for name in ("_forward_metadata_inference", "_shape_inference")
+    } - {None}
+    frame = sys._getframe(1)
+    while frame is not None and codes:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _in_checkpoint():
     """Whether this is the first pass of a re-entrant checkpoint, which runs
     without gradients although it belongs to the training."""
@@ -447,6 +350,10 @@ def _in_checkpoint():
     return False
 
 
+def _inert():
+    return contextlib.nullcontext().__exit__
+
+
 class Inert:
     """Base of the hooks. A copy or a pickle of a traced model is another
     model: in it their place is taken by a function of the standard library
@@ -461,119 +368,89 @@ class Inert:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
     def __deepcopy__(self, memo):
-        return contextlib.nullcontext().__exit__
+        return _inert()
 
 
 class PreHook(Inert):
     """Before a module's forward."""
 
-    __slots__ = ("recorder", "thing")
+    # this much is Python, for Dynamo to see that there is nothing to compile
+    __slots__ = ("enter", "gate")
 
     def __init__(self, recorder, thing):
-        self.recorder = recorder
-        self.thing = thing
+        self.gate = _tracerd.Gate(recorder, thing)
+        self.enter = self.gate.enter
 
     def __call__(self, module, args, kwargs):
-        if is_compiling():
-            return
-        recorder = self.recorder
-        if recorder.closed or tracing() is not None:
-            return
         try:
-            recorder.enter(self.thing, args, kwargs)
-        except Exception as error:
-            recorder.failed(error)
+            if is_compiling():
+                return
+            self.enter(module, args, kwargs)
+        except RecursionError:
+            self.gate.missed += 1  # no call would do
 
 
 class PostHook(Inert):
     """After a module's forward, also when it raised."""
 
-    __slots__ = ("recorder", "thing")
+    __slots__ = ("gate", "leave")
 
     def __init__(self, recorder, thing):
-        self.recorder = recorder
-        self.thing = thing
+        self.gate = _tracerd.Gate(recorder, thing)
+        self.leave = self.gate.leave
 
     def __call__(self, module, args, kwargs, output):
-        if is_compiling():
-            return
-        recorder = self.recorder
-        if recorder.closed or tracing() is not None:
-            return
-        error = None
-        if output is None:
-            # the caller is handling an exception of this very call
-            error = sys.exc_info()[1]
-            trace = error.__traceback__ if error is not None else None
-            if trace is None or trace.tb_frame is not sys._getframe(1):
-                error = None
         try:
-            recorder.leave(self.thing, output, error)
-        except Exception as error:
-            recorder.failed(error)
+            if is_compiling():
+                return
+            error = None
+            if output is None:
+                # the caller is handling an exception of this very call
+                error = sys.exc_info()[1]
+                trace = error.__traceback__ if error is not None else None
+                if trace is None or trace.tb_frame is not sys._getframe(1):
+                    error = None
+            self.leave(output, error)
+        except RecursionError:
+            self.gate.missed += 1
 
 
-class GradHook(Inert):
-    """On a tensor that went in or came out: its gradient."""
+class GradHook(_tracerd.GradHook):
+    """On a tensor or a node of the graph; made in C."""
 
-    __slots__ = ("at", "call", "path", "recorder", "slot")
+    __slots__ = ()
 
-    def __init__(self, recorder, call, slot, at, path):
-        self.recorder = recorder
-        self.call = call
-        self.slot = slot
-        self.at = at
-        self.path = path
-
-    def __call__(self, grad):
-        recorder = self.recorder
-        if grad is None or recorder.closed or is_compiling():
-            return
-        call = self.call
-        labels = recorder.gradient_labels
-        if self.slot == BACKWARD_OUTPUT:
-            # all that flows into the tensor, not this module's share only
-            labels |= TOTAL
-        else:
-            call.task = graph_task()
+    def __call__(self, *gradients):
         try:
-            recorder.put(
-                call.thing, self.slot, self.at, self.path, call, labels, grad
-            )
-        except Exception as error:
-            recorder.failed(error)
+            if is_compiling():
+                return  # compiled autograd, which cannot look into see()
+            self.see(*gradients)
+        except RecursionError:
+            self.gate.missed += 1
 
 
-class Arrival:
-    """Takes the gradients of a call's inputs, see share.place()."""
-
-    __slots__ = ("call", "recorder")
-
-    def __init__(self, recorder, call):
-        self.recorder = recorder
-        self.call = call
-
-    def __call__(self, at, path, label, grad):
-        recorder = self.recorder
-        if grad is None or recorder.closed or is_compiling():
-            return
-        call = self.call
-        try:
-            recorder.put(
-                call.thing, BACKWARD_OUTPUT, at, path, call,
-                recorder.gradient_labels | label, grad,
-            )
-        except Exception as error:
-            recorder.failed(error)
+def _shares_dict():
+    """Whether torch itself puts the hooks of a tensor in a dict that the
+    tensor's node looks into; see grads.c."""
+    code = getattr(torch.Tensor.register_hook, "__code__", None)
+    names = getattr(code, "co_names", ())
+    return "_backward_hooks" in names and "_register_hook_dict" in names
 
 
-class LeafHook(GradHook):
-    """On a leaf: waits for the backward pass of its own call, then goes."""
-
-    __slots__ = ("handle",)
-
-    def __call__(self, grad):
-        if self.call.task != graph_task():
-            return  # the leaf is used elsewhere too
-        super().__call__(grad)
-        self.handle.remove()
+_tracerd.hooks_setup(
+    {
+        "Tensor": torch.Tensor,
+        "Parameter": torch.nn.Parameter,
+        "OrderedDict": OrderedDict,
+        "GradHook": GradHook,
+        "graph_task": torch._C._current_graph_task_id,
+        "is_grad_enabled": is_grad_enabled,
+        "transform": _functorch_level(),
+        "tracing": torch._C._get_tracing_state,
+        "is_compiling": is_compiling,
+        "several": share.several,
+        "inert": _inert,
+        "globals": globals(),
+        "shared": _shares_dict(),
+    }
+)

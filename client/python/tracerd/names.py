@@ -54,11 +54,13 @@ class Object:
         "wanted",
     )
 
-    def __init__(self, class_name, number, path):
+    def __init__(self, class_name, number, path, old=None):
+        """old: what stood for the module before; its counts go on."""
         self.class_name = class_name
         self.number = number
         self.path = path
-        self.count = itertools.count(1)  # next() is atomic, += is not
+        # next() is atomic, += is not
+        self.count = old.count if old else itertools.count(1)
         self.sites = {}
         self.round_iteration = 0  # iteration that `rounds` belongs to
         self.rounds = 0  # calls from outside in that iteration
@@ -128,6 +130,17 @@ def _number(module, class_name):
         return number
 
 
+def _object(class_name, number, path, leaf, old):
+    if old is not None and old.class_name == class_name:
+        if (old.number, old.path, old.leaf) == (number, path, leaf):
+            return old
+    else:
+        old = None
+    thing = Object(class_name, number, path, old)
+    thing.leaf = leaf
+    return thing
+
+
 class Row(NamedTuple):
     """A module of a model; see walk()."""
 
@@ -137,12 +150,13 @@ class Row(NamedTuple):
     raw: str  # the path with all its parts
 
 
-def walk(model, prefix=""):
+def walk(model, prefix="", known=None):
     """The modules of a model, a Row each.
 
     A wrapper stands with the object of what it wraps. A module under two
     names is listed once, as model.modules() has it. `prefix` is put before
-    every path.
+    every path. known: Objects of an earlier walk by the ids of their
+    modules, which stay where nothing has changed.
     """
     named = list(model.named_modules())
     wrapped = {path for path, module in named if is_wrapper(module)}
@@ -155,8 +169,11 @@ def walk(model, prefix=""):
         thing = None
         if raw not in wrapped:
             class_name = class_of(module)
-            thing = Object(class_name, _number(module, class_name), path)
-            thing.leaf = not any(True for _ in module.children())
+            thing = _object(
+                class_name, _number(module, class_name), path,
+                not any(True for _ in module.children()),
+                (known or {}).get(id(module)),
+            )
             by_path.setdefault(path, thing)
         rows.append((Row(module, thing, raw in wrapped, raw), path))
     return [
@@ -182,11 +199,22 @@ def matches(thing, patterns):
 
 def idle_patterns(things, patterns):
     """Patterns that fit nothing: list of (pattern, nearest names)."""
-    words = sorted(
-        {t.path for t in things if t.path} | {t.class_name for t in things}
-    )
     idle = []
     for p in patterns:
         if not any(matches(t, [p]) for t in things):
-            idle.append((p, difflib.get_close_matches(p, words, 3, 0.3)))
+            idle.append((p, _nearest(things, p)))
     return idle
+
+
+def _nearest(things, pattern):
+    """Up to three names, of which at least a part is like the pattern's."""
+    whole = {t.path for t in things if t.path} | {t.class_name for t in things}
+    found = difflib.get_close_matches(pattern, sorted(whole), 3, 0.3)
+    last = {}
+    for path in sorted(whole):
+        last.setdefault(path.rpartition(".")[2], path)
+    bare = pattern.strip("*?.").rpartition(".")[2]
+    for part in difflib.get_close_matches(bare, last, 3, 0.6):
+        if last[part] not in found:
+            found.append(last[part])
+    return found[:3]

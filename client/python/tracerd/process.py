@@ -1,7 +1,10 @@
 """What is one per process: clients, warnings, the ends (exit and fork)."""
 
 import atexit
+import functools
+import math
 import os
+import signal
 import sys
 import time
 import warnings
@@ -10,6 +13,15 @@ from typing import NamedTuple
 from . import _tracerd
 
 DAEMON_WAIT_S = 2.0
+LOSS_LOOK_S = 1.0
+
+# what can be done about records that were not kept, by cause
+_HELP = {
+    "ring_full": "the journal is full: a larger one (journal_bytes=), a "
+    "spool (spool=) or waiting (block_ms=) keeps more",
+    "no_space": "there is no disk for the journal",
+    "quota": "the daemon takes no more different names",
+}
 
 _HERE = os.path.dirname(__file__)
 
@@ -31,6 +43,37 @@ def warn(text):
         print(text, file=sys.stderr)
 
 
+def failed(recorder, error, lost=1):
+    """Has a recorder count and tell an error of ours, in its handler. One
+    that is not ours goes on."""
+    if of_a_signal(error):
+        raise error
+    recorder.failed(error, lost)
+
+
+def of_a_signal(error):
+    """Whether a signal handler of the program raised it, which happened to
+    run in the middle of our code: an alarm that ends a step, say."""
+    codes = set()
+    trace = error.__traceback__
+    while trace is not None:
+        codes.add(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    return any(
+        _code_of(signal.getsignal(number)) in codes
+        for number in signal.valid_signals()
+    )
+
+
+def _code_of(handler):
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not callable(handler):
+        return None  # SIG_DFL, or one that is not Python's
+    call = handler if hasattr(handler, "__code__") else handler.__call__
+    return getattr(getattr(call, "__func__", call), "__code__", None)
+
+
 class Figures(NamedTuple):
     """What is computed of each tensor; the same for all of a client."""
 
@@ -45,6 +88,7 @@ class Policy(NamedTuple):
     block_ms: int  # it waits so long for room
     spool: str  # directory; None: as the environment says
     spool_bytes: int  # the most of a file there
+    journal_bytes: int  # 0: as the client has it
 
 
 class Connection:
@@ -55,17 +99,21 @@ class Connection:
         self.figures = figures
         self.policy = policy
         self.client = _tracerd.open(
-            me.run, me.job, info, me.rank, me.world, me.attempt, 0, True,
-            None, *figures.sampling, figures.histogram, figures.same,
-            *policy,
+            me.run, me.job, info, me.rank, me.world, me.attempt,
+            policy.journal_bytes, True, None, *figures.sampling,
+            figures.histogram, figures.same, policy.block_ms, policy.spool,
+            policy.spool_bytes,
         )
         error = self.client.counters().get("spool_error")
         if error:
-            warn(f"there is no spool: {error}")
+            where = policy.spool or os.environ.get("TRACERD_SPOOL")
+            warn(f"there is no spool in '{where}': {error}")
         self.users = 0
         self.speaks = True  # this process warns for its machine
         self.settled = False  # a daemon answered, or its absence was told
         self.since = None
+        self._lost_told = False
+        self._lost_looked = 0.0
 
     def look(self):
         """Warns once when no daemon has answered for a while. Cheap; called
@@ -101,17 +149,41 @@ class Connection:
             f"MiB of records {then}"
         )
 
+    def look_for_losses(self, now=None):
+        """Warns once when records are being lost. Cheap; called at the end
+        of each iteration."""
+        if self._lost_told:
+            return
+        now = time.monotonic() if now is None else now
+        if now - self._lost_looked < LOSS_LOOK_S:
+            return
+        self._lost_looked = now
+        lost = dict(self.client.counters().get("lost") or {})
+        lost.pop("error", None)  # told where it happened
+        if not lost:
+            return
+        self._lost_told = True
+        cause = max(lost, key=lost.get)
+        warn(
+            f"{sum(lost.values())} records were lost so far, most of them by "
+            f"{cause}{': ' * (cause in _HELP)}{_HELP.get(cause, '')}. "
+            "Training goes on; `tracectl status` counts them"
+        )
+
     def release(self):
         """One user less; the last one closes the client (100 ms)."""
         self.users -= 1
         if self.users > 0:
             return
         _connections.pop(self.key, None)
-        if not self.settled:
-            if not self.client.counters()["connects"]:
-                self.client.flush(100)
-            self._tell()
-        self.client.close()
+        try:
+            self.look_for_losses(math.inf)
+            if not self.settled:
+                if not self.client.counters()["connects"]:
+                    self.client.flush(100)
+                self._tell()
+        finally:
+            self.client.close()
 
 
 def connect(me, info, figures, policy):
@@ -129,8 +201,8 @@ def connect(me, info, figures, policy):
         )
     elif connection.policy != policy:
         warn(
-            "block_ms, spool and spool_bytes are those of the first attach() "
-            f"to run {me.run}"
+            "block_ms, spool, spool_bytes and journal_bytes are those of the "
+            f"first attach() to run {me.run}"
         )
     connection.users += 1
     return connection

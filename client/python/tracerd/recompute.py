@@ -10,98 +10,65 @@ the forward of the next micro-batch first). Two facts tell:
 
 from torch import Tensor
 
+from ._tracerd import Call
 
-class Call:
-    """One call of one module, as its records need it."""
 
-    __slots__ = (
-        "__weakref__",
-        "active",
-        "again",
-        "edges",
-        "hooked",
-        "iteration",
-        "key",
-        "labels",
-        "microbatch",
-        "repeated",
-        "serial",
-        "step",
-        "task",
-        "thing",
+def repetition(first, labels):
+    """The Call that repeats another one."""
+    call = Call(
+        first.thing, first.step, first.iteration, first.microbatch, labels,
+        first.active,
     )
-
-    def __init__(self, thing, step, iteration, microbatch, labels, active):
-        self.thing = thing
-        self.step = step
-        self.iteration = iteration
-        self.microbatch = microbatch
-        self.labels = labels
-        self.active = active
-        self.hooked = False  # its tensors have gradient hooks
-        self.edges = None  # of its inputs, until it ends
-        self.again = False  # it is itself a repetition
-        self.serial = -1
-        self.key = None
-        self.repeated = False
-        self.task = -1  # backward pass in which its output's gradient came
-
-    def repetition(self, labels):
-        call = Call(
-            self.thing, self.step, self.iteration, self.microbatch,
-            labels, self.active,
-        )
-        call.again = True
-        call.serial = self.serial
-        return call
+    call.again = True
+    call.serial = first.serial
+    return call
 
 
-class Log:
-    """The latest forward calls of one model, in order.
+class Index:
+    """Finds calls in the log of a Recorder, which holds the latest ones in
+    order. What the hooks wrote there is only looked at when something is
+    repeated.
 
     Used under the interpreter lock by any thread; a lost race costs a wrong
-    step on a repetition, never memory. Holds `room` calls at most.
+    step on a repetition, never memory.
     """
 
     SCAN = 1024
 
     def __init__(self, room):
-        size = 1
-        while size < room:
-            size *= 2
-        self._calls = [None] * size
-        self._next = 0
-        self._by_key = {}
-        self._last = {}
+        self._room = room
+        self._next = 0  # serial of the first call not looked at yet
+        self._by_key = {}  # (Object, address) -> serial
+        self._last = {}  # Object -> its latest call
 
-    def add(self, call, key):
-        serial = self._next
-        self._next = serial + 1
-        place = serial & (len(self._calls) - 1)
-        old = self._calls[place]
-        if old is not None and self._by_key.get(old.key) is old:
-            del self._by_key[old.key]
-        call.serial = serial
-        call.key = (call.thing, key)
-        self._calls[place] = call
-        self._by_key[call.key] = call
-        self._last[call.thing] = call
+    def _look(self, log):
+        end = log.next_serial
+        for serial in range(self._next, end):
+            call = log.logged(serial)
+            if call is not None:
+                self._by_key[call.thing, call.address] = serial
+                self._last[call.thing] = call
+        self._next = end
+        if len(self._by_key) > 4 * self._room:
+            self._by_key = {
+                key: serial
+                for key, serial in self._by_key.items()
+                if log.logged(serial) is not None
+            }
 
-    def _at(self, serial):
-        call = self._calls[serial & (len(self._calls) - 1)]
-        return call if call is not None and call.serial == serial else None
-
-    def find(self, thing, key, before, inside):
+    def find(self, log, thing, address, before, inside):
         """The call that a new call of `thing` repeats, or None.
 
+        address: of the first input, see memory_of().
         before: the repetition that came before on this thread, or None.
         inside: whether it is called from within a repetition.
         """
+        self._look(log)
         found = None
         if before is not None and inside:
-            found = self._scan(thing, before)
+            found = self._scan(log, thing, before)
         elif before is not None:
-            following = self._at(before.serial + 1)
+            following = log.logged(before.serial + 1)
             if (
                 following is not None
                 and following.thing is thing
@@ -111,17 +78,16 @@ class Log:
             ):
                 found = following
         if found is None:
-            found = self._by_key.get((thing, key))
+            found = log.logged(self._by_key.get((thing, address), -1))
         if found is None:
             found = self._last.get(thing)
         if found is not None:
             found.repeated = True
         return found
 
-    def _scan(self, thing, before):
-        end = min(before.serial + 1 + self.SCAN, self._next)
-        for serial in range(before.serial + 1, end):
-            call = self._at(serial)
+    def _scan(self, log, thing, before):
+        for serial in range(before.serial + 1, before.serial + 1 + self.SCAN):
+            call = log.logged(serial)
             if call is None or call.microbatch != before.microbatch:
                 break
             if call.thing is thing:

@@ -8,92 +8,22 @@ bring. Nothing is added to the graph, so no sum changes its order.
 
 Where that cannot be told - too many nodes between, an output that is the
 input - the total is recorded, as it is for modules with modules in them.
+
+walk.c does the looking up; here the parts of one input are added up.
 """
 
 import torch
 
-from .tensors import LABEL
 
-EXACT = LABEL["exact"]
-TOTAL = LABEL["total"]
+def several(places, arrive):
+    """Hooks on nodes inside the module that all lead to one input.
 
-MAX_NODES = 64  # between output and input; a usual layer has some five
-
-
-def edges_of(tensors):
-    """Where the gradients of a call's inputs go: a dict (node, number) ->
-    (position, path), and a list of the (position, path, tensor) that have no
-    edge of their own."""
-    edges, others = {}, []
-    for at, (path, tensor) in enumerate(tensors):
-        if not tensor.requires_grad:
-            continue
-        # a sum of sharded gradients would be a collective
-        if tensor.is_leaf or type(tensor) is not torch.Tensor:
-            others.append((at, path, tensor))
-            continue
-        # of a tensor that is there twice the shares are not to be told apart
-        edges.setdefault((tensor.grad_fn, tensor.output_nr), (at, path))
-    return edges, others
-
-
-def place(edges, outputs, arrive):
-    """Puts hooks where the shares come by.
-
-    arrive(position, path, label, gradient) is called once for each backward
-    pass and input whose gradient the outputs depend on."""
-    found, through, sure = _find(edges, outputs)
-    for edge, (at, path) in edges.items():
-        if not sure or edge in through:
-            node, number = edge
-            node.register_prehook(_Total(number, at, path, arrive))
-        elif edge in found:
-            share = _Share(len(found[edge]), at, path, arrive)
-            for node, place_of in found[edge]:
-                node.register_hook(_Edge(place_of, share))
-
-
-def _find(edges, outputs):
-    """The edges of nodes below the outputs that lead to inputs: a dict
-    edge -> list of (node, place among its inputs); the set of inputs that are
-    outputs; and whether all were seen."""
-    found, through, seen, left = {}, set(), set(), []
-    for _, tensor in outputs:
-        if not tensor.requires_grad or tensor.is_leaf:
-            continue
-        edge = (tensor.grad_fn, tensor.output_nr)
-        if edge in edges:
-            through.add(edge)
-        else:
-            left.append(edge[0])
-    while left:
-        node = left.pop()
-        if node in seen:
-            continue
-        if len(seen) >= MAX_NODES:
-            return found, through, False
-        seen.add(node)
-        for at, edge in enumerate(node.next_functions):
-            if edge in edges:
-                found.setdefault(edge, []).append((node, at))
-            elif edge[0] is not None:
-                left.append(edge[0])
-    return found, through, True
-
-
-class _Total:
-    """On the node that an input came from: all that flows into it."""
-
-    __slots__ = ("arrive", "at", "number", "path")
-
-    def __init__(self, number, at, path, arrive):
-        self.number = number
-        self.at = at
-        self.path = path
-        self.arrive = arrive
-
-    def __call__(self, gradients):
-        self.arrive(self.at, self.path, TOTAL, gradients[self.number])
+    places: list of (node, which of the gradients it sends on).
+    arrive(gradient) is called with their sum, once for each backward pass.
+    """
+    share = _Share(len(places), arrive)
+    for node, place in places:
+        node.register_hook(_Edge(place, share))
 
 
 class _Edge:
@@ -101,8 +31,8 @@ class _Edge:
 
     __slots__ = ("place", "share")
 
-    def __init__(self, place_of, share):
-        self.place = place_of
+    def __init__(self, place, share):
+        self.place = place
         self.share = share
 
     def __call__(self, sent, received):
@@ -112,19 +42,14 @@ class _Edge:
 class _Share:
     """Adds up what the edges of one input bring."""
 
-    __slots__ = ("arrive", "at", "edges", "parts", "path")
+    __slots__ = ("arrive", "edges", "parts")
 
-    def __init__(self, edges, at, path, arrive):
+    def __init__(self, edges, arrive):
         self.edges = edges
-        self.at = at
-        self.path = path
         self.arrive = arrive
         self.parts = []
 
     def add(self, gradient):
-        if self.edges == 1:
-            self.arrive(self.at, self.path, EXACT, gradient)
-            return
         # a copy: autograd adds to a gradient in place if nobody holds it
         if gradient is not None:
             gradient = gradient.detach().clone()
@@ -132,7 +57,7 @@ class _Share:
         if len(self.parts) < self.edges:
             return
         parts, self.parts = self.parts, []
-        self.arrive(self.at, self.path, EXACT, _sum(parts))
+        self.arrive(_sum(parts))
 
 
 def _sum(parts):

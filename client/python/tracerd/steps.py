@@ -1,11 +1,10 @@
 """Iterations: who counts them, and what is recorded at the end of each.
 
-An iteration ends with the optimizer's step, seen by torch's own step hooks,
-or with a call by hand. A step that a gradient scaler skips calls no hook;
-it is seen by looking over the scaler's shoulder.
+An iteration ends with the step of one optimizer, seen by torch's own step
+hooks, or with a call by hand. Others that hold parameters of the model step
+before or after it: what they find is recorded at their own step.
 """
 
-import functools
 import sys
 import weakref
 
@@ -15,16 +14,23 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from . import _tracerd
+from . import _tracerd, scalers, states, zero
 from .hooks import Inert
+from .names import Object
+from .process import failed
 from .tensors import LABEL
 
 FINAL = LABEL["final"]
 LOCAL = LABEL["local"]
+SHARD = LABEL["shard"]
 SCALED = LABEL["scaled"]
 SKIPPED = LABEL["skipped"]
 GRAD = _tracerd.PASSES["grad"] * 4
 PARAM = _tracerd.PASSES["param"] * 4
+USER = _tracerd.PASSES["user"] * 4
+OPTIM = _tracerd.PASSES["optim"] * 4
+
+graph_task = torch._C._current_graph_task_id
 
 
 def collectives():
@@ -70,31 +76,45 @@ class LocalHook(Inert):
             return
         try:
             recorder.put_once(
-                _site(recorder, self.thing, GRAD, self.path), _When(recorder.iteration, recorder.microbatch),
+                _site(recorder, self.thing, GRAD, self.path),
+                _When(recorder.iteration, recorder.microbatch),
                 LOCAL | recorder.gradient_labels, grad,
             )
         except Exception as error:
-            recorder.failed(error)
+            failed(recorder, error)
 
 
 class Steps:
     """Counts the iterations of one Recorder."""
 
-    def __init__(self, recorder, owners, passes, optimizer):
-        """owners: list of (weak module, Object), in module order."""
+    def __init__(self, recorder, tree, options, optimizer):
+        """optimizer: the one that counts, or None for the first that holds
+        a parameter of the model."""
         self.recorder = recorder
-        self.owners = owners
-        self.grad = "grad" in passes
-        self.param = "param" in passes
+        self.tree = tree
+        self.schedule = options.schedule
+        self.passes = options.passes
         self.by_hand = False
         self._optimizer_records = True
         self._given = optimizer is not None
         self._chosen = weakref.ref(optimizer) if self._given else None
+        self._holders = weakref.WeakKeyDictionary()  # optimizer -> is ours
+        self._turns = tree.turns
         self._counted = 0  # iterations that the optimizer ended
-        self._done = 0  # iteration whose gradients are recorded
+        self._owed = -1  # backward pass within which one has ended, or -1
+        # iteration -> ids of the parameters whose gradients are recorded,
+        # and ids below zero of those whose values are
+        self._done = {}
         self._stepped = False
-        if self._given:
+        self._scale = Object("", 0, "")
+        self._scaled_at = 0  # iteration whose scale is recorded
+        self._zero = self._given and zero.is_one(optimizer)
+        if self._zero:
             self._handles = [
+                zero.StepHandle(optimizer, self.before, self.after)
+            ]
+        elif self._given and not self.passes & {"grad", "param", "optim"}:
+            self._handles = [  # what others do is of no matter
                 optimizer.register_step_pre_hook(self.before),
                 optimizer.register_step_post_hook(self.after),
             ]
@@ -103,72 +123,169 @@ class Steps:
                 register_optimizer_step_pre_hook(self.before),
                 register_optimizer_step_post_hook(self.after),
             ]
-        _watch_scalers(self)
-        if "local" in passes:
-            for path, thing, parameter in self.parameters():
-                if thing.wanted and parameter.requires_grad:
-                    hook = LocalHook(recorder, thing, path)
-                    self._handles.append(parameter.register_hook(hook))
+        self._hooks = []  # on parameters
+        self._bare = []  # on those that had none, nor a place for one
+        scalers.watch(self)
+        tree.before_pass = self.before_pass
+        self._hook_parameters()
 
-    # ---- hooks of the optimizer ----
+    def _hook_parameters(self):
+        if "local" not in self.passes:
+            return
+        for handles in (self._hooks, self._bare):
+            handles[:] = [h for h in handles if h.hooks_dict_ref() is not None]
+        for path, thing, parameter in self.parameters():
+            if not thing.wanted or not parameter.requires_grad:
+                continue
+            hook = self._hook_on(parameter)
+            if hook is None:
+                bare = parameter._backward_hooks is None
+                hook = LocalHook(self.recorder, thing, path)
+                handle = parameter.register_hook(hook)
+                # of the parameter there may be no weak reference: it is not
+                # to be swapped then
+                (self._bare if bare else self._hooks).append(handle)
+            hook.thing, hook.path = thing, path  # its module may have moved
+
+    def _hook_on(self, parameter):
+        for hook in (parameter._backward_hooks or {}).values():
+            if isinstance(hook, LocalHook) and hook.recorder is self.recorder:
+                return hook
+        return None
+
+    # ---- hooks of optimizers ----
 
     def before(self, optimizer, args, kwargs):
         try:
-            if self._counts(optimizer):
+            if self.recorder.closed:
+                return
+            counts = self._counts(optimizer)
+            if counts:
                 self._stepped = True
-                if not self._optimizer_records:
-                    return
-                if _closure(args, kwargs) is None:
-                    self.record(FINAL | _unscaled_later(optimizer))
+                self._pay_debt()
+                if self._zero:
+                    self._record_scale(zero.scale_of(optimizer))
+            elif not self._is_ours(optimizer):
+                return
+            self._look()
+            if self._optimizer_records and _closure(args, kwargs) is None:
+                self._record_of(optimizer, counts)
         except Exception as error:
-            self.recorder.failed(error)
+            failed(self.recorder, error)
 
     def after(self, optimizer, args, kwargs):
         try:
-            if self._counts(optimizer):
-                # a closure computes the gradients within the step
-                late = _closure(args, kwargs) is not None
-                if late and self._optimizer_records:
-                    self.record(FINAL)
-                if not self.by_hand:
+            if self.recorder.closed:
+                return
+            counts = self._counts(optimizer)
+            if not counts and not self._is_ours(optimizer):
+                return
+            # a closure computes the gradients within the step
+            if self._optimizer_records and _closure(args, kwargs) is not None:
+                self._record_of(optimizer, counts)
+            if "optim" in self.passes:
+                self._record_states(optimizer, counts)
+            if counts and not self.by_hand:
+                self._owed = graph_task()
+                if self._owed == -1:
                     self._advance()
         except Exception as error:
-            self.recorder.failed(error)
+            failed(self.recorder, error)
+
+    def before_pass(self):
+        """A forward pass of a root begins."""
+        if self._owed != -1 and graph_task() == -1:
+            self._pay_debt()
+        self._look()
+
+    def _pay_debt(self):
+        """An optimizer that steps within the backward pass ends the
+        iteration when that pass has ended: what is left of it belongs to
+        the iteration, too."""
+        if self._owed != -1 and graph_task() != self._owed:
+            self._owed = -1
+            self._advance()
+
+    def _look(self):
+        tree = self.tree
+        if tree.stale:
+            tree.follow()
+        if self._turns != tree.turns:
+            self._turns = tree.turns
+            self._holders.clear()
+            self._hook_parameters()
 
     def _counts(self, optimizer):
         if self.recorder.closed:
             return False
         chosen = self._chosen() if self._chosen is not None else None
         if chosen is None and not self._given:
-            if not self._holds(optimizer):
+            if not self._is_ours(optimizer):
                 return False
             self._chosen = weakref.ref(optimizer)
             chosen = optimizer
         return chosen is optimizer
 
-    def _holds(self, optimizer):
-        ours = {p for _, _, p in self.parameters()}
-        return any(
-            p in ours
-            for group in optimizer.param_groups
-            for p in group["params"]
-        )
+    def _is_ours(self, optimizer):
+        """Whether it holds a parameter of the model."""
+        known = self._holders.get(optimizer)
+        if known is None:
+            held = _held(optimizer)
+            known = any(id(p) in held for _, _, p in self.parameters())
+            self._holders[optimizer] = known
+        return known
 
-    # ---- hooks of a gradient scaler ----
-
-    def scaler_begins(self):
-        self._stepped = False
-
-    def scaler_ended(self, optimizer):
-        if self._stepped or not self._counts(optimizer):
-            return
-        if self._optimizer_records:
-            self.record(SKIPPED)
-        if not self.by_hand:
-            self._advance()
+    # ---- hooks of a gradient scaler; they raise nothing ----
 
     def scales(self):
         self.recorder.gradient_labels = SCALED
+
+    def unscales(self, optimizer):
+        try:
+            self._is_ours(optimizer)
+        except Exception as error:
+            failed(self.recorder, error, 0)
+
+    def scaler_begins(self, scaler, optimizer):
+        try:
+            self._stepped = False
+            if self._counts(optimizer):
+                self._record_scale(getattr(scaler, "_scale", None))
+        except Exception as error:
+            failed(self.recorder, error)
+
+    def scaler_ended(self, optimizer):
+        try:
+            if self._stepped or not self._counts(optimizer):
+                return
+            self._stepped = True  # of two scalers, one in the other
+            if self._optimizer_records:
+                self._record_of(optimizer, True, SKIPPED)
+            if not self.by_hand:
+                self._advance()
+        except Exception as error:
+            failed(self.recorder, error)
+
+    def _record_scale(self, scale):
+        """The scale of this iteration's gradients; of one on a device
+        nothing waits for it."""
+        recorder, iteration = self.recorder, self.recorder.iteration
+        if isinstance(scale, float):
+            if scale == 1:
+                return
+            scale = torch.tensor(scale)
+            recorder.gradient_labels = SCALED
+        if (
+            scale is None or self._scaled_at == iteration
+            or not self.passes & {"backward", "grad", "local"}
+        ):
+            return
+        self._scaled_at = iteration
+        when = _When(iteration)
+        when.step = next(self._scale.count)
+        if recorder.active:
+            site = _site(recorder, self._scale, USER, "grad_scale")
+            recorder.put_once(site, when, 0, scale)
 
     # ---- by hand ----
 
@@ -182,12 +299,19 @@ class Steps:
             # it comes first and sees the gradients; what an optimizer does
             # afterwards would be taken for the next iteration's
             self._optimizer_records = False
-        self.record(FINAL)
+        self._look()
+        self._record(FINAL, self.recorder.iteration, None, frozenset())
         self._advance()
 
     def _advance(self):
         self._counted += 1
-        self.recorder.advance()
+        recorder = self.recorder
+        for old in [i for i in self._done if i < recorder.iteration]:
+            del self._done[old]
+        recorder.advance()
+        recorder.connection.look_for_losses()
+        if self._counted <= 2:
+            self.tree.look_for_compile()
 
     # ---- records ----
 
@@ -195,7 +319,7 @@ class Steps:
         """(path, Object, parameter), a shared one once, as the model stands
         now: wrappers replace parameters after attach()."""
         seen = set()
-        for module, thing in self.owners:
+        for module, thing in self.tree.owners:
             module = module()
             if module is None:
                 continue
@@ -206,32 +330,108 @@ class Steps:
                 path = f"{thing.path}.{name}" if thing.path else name
                 yield path, thing, parameter
 
-    def record(self, labels):
-        """Gradients (and values) of the parameters, once an iteration."""
+    def _iteration_of(self, counts):
+        """The iteration that a step belongs to: of an optimizer that does
+        not count the one just ended, where no forward pass came between."""
         recorder = self.recorder
-        iteration = recorder.iteration
-        if not recorder.active or self._done == iteration:
+        late = not counts and self._counted and not recorder.microbatch
+        return recorder.iteration - 1 if late else recorder.iteration
+
+    def _is_active(self, iteration):
+        if iteration == self.recorder.iteration:
+            return self.recorder.active
+        return self.schedule.wants(iteration)
+
+    def _record_of(self, optimizer, counts, labels=None):
+        """What an optimizer finds; of the one that counts also what no other
+        holds."""
+        iteration = self._iteration_of(counts)
+        if not self._is_active(iteration):
             return
-        self._done = iteration
+        if labels is None:
+            labels = FINAL | _unscaled_later(optimizer)
+        held = _held(optimizer)
+        if not counts:
+            self._record(labels, iteration, held, frozenset())
+            return
+        others = set()
+        for other, ours in list(self._holders.items()):
+            if ours and other is not optimizer:
+                others |= _held(other)
+        self._record(labels, iteration, None, others - held, held)
+
+    def _record(self, labels, iteration, only, without, own=frozenset()):
+        """Gradients (and values) of parameters, of each once an iteration.
+
+        only: ids of those that are meant, None for all; without: of those
+        that are not; own: of those that a gradient scaler has dealt with."""
+        recorder = self.recorder
+        if not self._is_active(iteration):
+            return
+        done = self._done.setdefault(iteration, set())
         when = _When(iteration)
-        sites, tensors = ([], []), ([], [])
+        found = {}  # labels -> (sites, tensors)
+        grad, param = "grad" in self.passes, "param" in self.passes
+        scaled = recorder.gradient_labels & SCALED if own else 0
         for path, thing, parameter in self.parameters():
-            if not thing.wanted:
+            key = id(parameter)
+            if (
+                not thing.wanted or key in without
+                or (only is not None and key not in only)
+            ):
                 continue
-            gradient = _gradient(parameter) if self.grad else None
+            gradient = None
+            if grad and key not in done:
+                gradient = _gradient(parameter)
+                if gradient is None and self._zero:
+                    gradient = zero.gradient_of(parameter)
             if gradient is not None:
-                sites[0].append(_site(recorder, thing, GRAD, path))
-                tensors[0].append((path, gradient))
-            if self.param:
-                sites[1].append(_site(recorder, thing, PARAM, path))
-                tensors[1].append((path, parameter))
-        recorder.put_list(sites[0], when, labels, tensors[0], False)
-        recorder.put_list(sites[1], when, 0, tensors[1], False)
+                done.add(key)
+                said = labels | (0 if key in own else scaled)
+                if gradient is not parameter.grad and self._zero:
+                    said |= SHARD
+                to = found.setdefault(said, ([], []))
+                to[0].append(_site(recorder, thing, GRAD, path))
+                to[1].append((path, gradient))
+            if param and -key not in done:
+                done.add(-key)
+                to = found.setdefault(0, ([], []))
+                to[0].append(_site(recorder, thing, PARAM, path))
+                to[1].append((path, parameter))
+        for said, (sites, tensors) in found.items():
+            recorder.put_list(sites, when, said, tensors, False)
+
+    def _record_states(self, optimizer, counts):
+        iteration = self._iteration_of(counts)
+        if not self._is_active(iteration):
+            return
+        if self._zero and counts:
+            optimizer = optimizer.optimizer
+        owners = {id(p): (path, t) for path, t, p in self.parameters()}
+        found = list(states.states_of(optimizer, owners))
+        sites = [
+            _site(self.recorder, thing or self._scale, OPTIM, path)
+            for path, thing, _ in found
+        ]
+        self.recorder.put_list(
+            sites, _When(iteration), 0, [(p, t) for p, _, t in found], False
+        )
 
     def close(self):
-        for handle in self._handles:
+        scalers.unwatch(self)
+        for handle in self._handles + self._hooks + self._bare:
             handle.remove()
-        _unwatch_scalers(self)
+        bare = {id(h.hooks_dict_ref()) for h in self._bare}
+        self._handles, self._hooks, self._bare = [], [], []
+        for _, _, parameter in self.parameters() if bare else ():
+            hooks = parameter._backward_hooks
+            if hooks is not None and not hooks and id(hooks) in bare:
+                parameter._backward_hooks = None  # as before the first hook
+
+
+def _held(optimizer):
+    """Ids of the parameters of an optimizer."""
+    return {id(p) for g in optimizer.param_groups for p in g["params"]}
 
 
 def _site(recorder, thing, slot, path):
@@ -256,58 +456,3 @@ def _gradient(parameter):
     if gradient is None:
         gradient = getattr(parameter, "main_grad", None)
     return gradient
-
-
-# ---- gradient scalers ----
-
-_watchers = []
-_original = {}
-
-
-def _watch_scalers(steps):
-    _watchers.append(steps)
-    scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
-    if _original or scaler is None:
-        return
-    scale, step = scaler.scale, scaler.step
-
-    @functools.wraps(scale)
-    def watched_scale(self, *args, **kwargs):
-        try:
-            if self.is_enabled():
-                for watcher in list(_watchers):
-                    watcher.scales()
-        except Exception:
-            pass  # only a label would be missing
-        return scale(self, *args, **kwargs)
-
-    @functools.wraps(step)
-    def watched_step(self, optimizer, *args, **kwargs):
-        watchers = list(_watchers)
-        for watcher in watchers:
-            watcher.scaler_begins()
-        result = step(self, optimizer, *args, **kwargs)
-        for watcher in watchers:
-            try:
-                watcher.scaler_ended(optimizer)
-            except Exception as error:
-                watcher.recorder.failed(error)
-        return result
-
-    _original.update(
-        scaler=scaler, scale=(scale, watched_scale), step=(step, watched_step)
-    )
-    scaler.scale = watched_scale
-    scaler.step = watched_step
-
-
-def _unwatch_scalers(steps):
-    if steps in _watchers:
-        _watchers.remove(steps)
-    if _watchers or not _original or sys.is_finalizing():
-        return
-    scaler = _original.pop("scaler")
-    for name, (original, ours) in _original.items():
-        if getattr(scaler, name) is ours:  # nobody else came after us
-            setattr(scaler, name, original)
-    _original.clear()

@@ -286,9 +286,9 @@ def stats(tensor, samples=16, sampling="equidistant", histogram=None):
     finite_std and finite_l2 then stand beside them. What does not exist, as
     the maximum of nothing, is None. labels (a list) is there where the
     figures are not plainly those of the tensor: sparse, complex, quantized,
-    nodata, unsupported and so on, and what more is known. Where it was asked for there are also
-    sampling ([rule, argument]) and histogram, a dict of kind,
-    first_exponent and counts: counts[i] elements have 2**e <= |x| <
+    nodata, unsupported and so on, and what more is known. Where it was asked
+    for there are also sampling ([rule, argument]) and histogram, a dict of
+    kind, first_exponent and counts: counts[i] elements have 2**e <= |x| <
     2**(e + 1), e = first_exponent + i; the first bin that a dtype has holds
     zeros and subnormals too, the last one NaN and infinities.
 

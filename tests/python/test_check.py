@@ -1,0 +1,189 @@
+"""tracectl check: what is wrong inside one run."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import tracerd
+from programs import python
+
+
+def check(daemon, run):
+    done = daemon.tracectl("-o", "json", "check", run)
+    result = json.loads(done.stdout)
+    assert done.returncode == (1 if result["findings"] else 0)
+    assert (result["verdict"] == "unhealthy") == bool(result["findings"])
+    return result
+
+
+def found(daemon, run):
+    return [
+        (f["kind"], f["module"], f["pass"], f["step"])
+        for f in check(daemon, run)["findings"]
+    ]
+
+
+class Poison(nn.Module):
+    """Hands on what it gets, with one bad element in its second call."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value, self.calls = value, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls != 2:
+            return x
+        x = x.clone()
+        x.view(-1)[3] = self.value
+        return x
+
+
+def trained(run, model, steps=4, lr=0.1, x=None):
+    torch.manual_seed(0)
+    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    with tracerd.attach(model, opt, run=run) as t:
+        for _ in range(steps):
+            given = torch.randn(4, 8) if x is None else x
+            model(given).float().sum().backward()
+            opt.step()
+            opt.zero_grad()
+        assert t.flush(30)
+
+
+def layers(*inside):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 8), *inside, nn.Linear(8, 8))
+
+
+def test_a_sound_run_is_healthy(here):
+    trained("sound", layers(nn.GELU()))
+    result = check(here, "sound")
+    assert result["findings"] == [] and result["nonfinite"] == 0
+    assert result["records"] == 4 * 18
+
+
+@pytest.mark.parametrize("value, kind", [("nan", "nan"), ("inf", "inf")])
+def test_the_birth_is_told_from_what_carries(here, value, kind):
+    trained("born", layers(nn.GELU(), Poison(float(value)), nn.Tanh()))
+    result = check(here, "born")
+    births = [f for f in result["findings"] if f["kind"] == kind]
+    (birth,) = births
+    assert (birth["module"], birth["step"]) == ("2", 2)
+    assert birth["detail"].startswith("1 of 32 elements")
+    assert result["nonfinite"] >= (20 if kind == "nan" else 2)
+
+
+def test_a_mask_of_infinities_is_no_finding(here):
+    class Masked(nn.Module):
+        def forward(self, x):
+            return x.masked_fill(x < 0, -torch.inf)
+
+    trained("mask", nn.Sequential(nn.Linear(8, 8), Masked(), nn.Softmax(-1)))
+    assert "inf" not in {f[0] for f in found(here, "mask")}
+
+
+def test_half_precision_near_its_end_and_below_it(here):
+    class Scaled(nn.Module):
+        def __init__(self, by):
+            super().__init__()
+            self.by = by
+
+        def forward(self, x):
+            return x.half() * self.by
+
+    model = nn.Sequential(Scaled(40000.0), nn.Identity(), Scaled(1e-11))
+    x = torch.ones(4, 8, requires_grad=True)
+    with tracerd.attach(model, run="range") as t:
+        model(x)
+        assert t.flush(30)
+    kinds = found(here, "range")
+    assert ("range", "0", "forward", 1) in kinds
+    assert ("underflow", "2", "forward", 1) in kinds
+
+
+def test_a_layer_that_is_always_zero_is_dead(here):
+    dead = nn.Linear(8, 8)
+    nn.init.constant_(dead.bias, -100)
+    trained("dead", nn.Sequential(dead, nn.ReLU(), nn.Linear(8, 8)))
+    kinds = found(here, "dead")
+    assert ("dead", "1", "forward", 1) in kinds
+    assert ("dead", "0", "grad", 1) in kinds
+    assert not any(f[1:3] == ("2", "forward") for f in kinds)
+
+
+def test_a_norm_that_jumps_is_a_spike(here):
+    class Jump(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * (1000 if self.calls == 7 else 1)
+
+    trained("spike", layers(Jump()), steps=9, lr=1e-4)
+    spikes = [f for f in found(here, "spike") if f[0] == "spike"]
+    assert ("spike", "1", "forward", 7) in spikes
+    assert {step for *_, step in spikes} <= {7}
+
+
+def test_a_recomputed_output_with_other_bits(here):
+    class Fickle(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x + (1e-3 if self.calls % 2 == 0 else 0)
+
+    class Checkpointed(nn.Module):
+        def __init__(self, inside):
+            super().__init__()
+            self.first, self.inside = nn.Linear(8, 8), inside
+
+        def forward(self, x):
+            return checkpoint(
+                lambda y: self.inside(y).sin(), self.first(x),
+                use_reentrant=False,
+            )
+
+    trained("sound", Checkpointed(nn.GELU()))
+    assert found(here, "sound") == []
+    trained("fickle", Checkpointed(Fickle()))
+    assert [f[:2] for f in found(here, "fickle")] == [("recompute", "inside")]
+
+
+REPLICAS = """
+import os, sys
+import torch, torch.distributed as dist
+import tracerd
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+with tracerd.attach(model, opt, run=sys.argv[1]) as t:
+    torch.manual_seed(dist.get_rank())
+    for _ in range(2):
+        model(torch.randn(4, 8)).sum().backward()
+        for name, p in model.named_parameters():
+            if sys.argv[2] == "all" or name != sys.argv[2]:
+                dist.all_reduce(p.grad)
+        opt.step()
+        opt.zero_grad()
+    assert t.flush(30)
+dist.destroy_process_group()
+"""
+
+
+def test_a_gradient_that_is_not_reduced(daemon, tmp_path):
+    script = tmp_path / "replicas.py"
+    script.write_text(REPLICAS)
+    for run, left_out in (("sound", "all"), ("broken", "0.weight")):
+        python(script, run, left_out, folder=daemon.dir, ranks=2)
+    assert found(daemon, "sound") == []
+    (finding,) = check(daemon, "broken")["findings"]
+    assert (finding["kind"], finding["module"]) == ("replicas", "0")
+    assert finding["name"] == "grad-0.weight-1" and finding["rank"] == 1
