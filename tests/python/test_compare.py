@@ -366,7 +366,8 @@ def test_nan_at_other_places(daemon):
 def test_wrappers_in_names_do_not_hinder(daemon, tmp_path):
     """Pairs of names that are one, and look-alikes that are not."""
     names = json.loads((CASES / "H24.json").read_text())
-    line = "101500000000,1,grad-{},0,[1]-1.00000,1.00000,1.00000,0.00000,1.00000\n"
+    figures = ",".join(["1.00000", "1.00000", "1.00000", "0.00000", "1.00000"])
+    line = f"101500000000,1,grad-{{}},0,[1]-{figures}\n"
     for kind in ("match", "must_not_match"):
         for i, pair in enumerate(names[kind]):
             for side, name in zip("AB", pair, strict=True):
