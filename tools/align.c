@@ -1,15 +1,14 @@
 /* Pairing the objects and paths of two runs by their names. */
 #include "tools/align.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/lines.h"
+#include "tools/rule_file.h"
 #include "tools/tracectl.h"
 
-enum { MAX_RULES = 4096, NAME_BYTES = TRD_MAX_NAME + 32 };
+enum { NAME_BYTES = TRD_MAX_NAME + 32 };
 
 struct rule {
     char *from, *to;
@@ -116,59 +115,33 @@ static size_t stars_in(const char *text)
 
 /* ---- the map's file ---- */
 
-static int bad_line(const char *file, unsigned long line, const char *why)
+static int bad_line(const struct rule_line *line, const char *why)
 {
-    return ctl_fail(CTL_BAD, "%s:%lu: %s", file, line, why);
+    return ctl_fail(CTL_BAD, "%s:%lu: %s", line->file, line->number, why);
 }
 
-static int add_rule(struct align *m, char *text, const char *file,
-                    unsigned long line)
+static int add_rule(void *to, char *from, struct rule_line *line)
 {
-    static const char blank[] = " \t\r\n";
-    char *at, *from, *to;
-    text[strcspn(text, "#")] = '\0';
-    from = strtok_r(text, blank, &at);
-    if (!from)
-        return 0;
-    to = strtok_r(NULL, blank, &at);
-    if (!to || strtok_r(NULL, blank, &at))
-        return bad_line(file, line, "expected two names, of the first and of "
-                                    "the second run");
-    if (stars_in(from) > STARS || stars_in(to) > stars_in(from))
-        return bad_line(file, line, "the second name may have as many '*' as "
-                                    "the first, and that at most 4");
-    if (strlen(from) >= NAME_BYTES || strlen(to) >= NAME_BYTES)
-        return bad_line(file, line, "a name is too long");
-    if (m->rules == MAX_RULES)
-        return bad_line(file, line, "there are more than 4096 lines");
+    struct align *m = to;
+    char *other = rule_word(line);
+    if (!other || rule_word(line))
+        return bad_line(line, "expected two names, of the first and of the "
+                              "second run");
+    if (stars_in(from) > STARS || stars_in(other) > stars_in(from))
+        return bad_line(line, "the second name may have as many '*' as the "
+                              "first, and that at most 4");
+    if (strlen(from) >= NAME_BYTES || strlen(other) >= NAME_BYTES)
+        return bad_line(line, "a name is too long");
+    if (m->rules == RULE_FILE_MAX)
+        return bad_line(line, "there are more than 4096 lines");
     if (!m->rule)
-        m->rule = calloc(MAX_RULES, sizeof *m->rule);
+        m->rule = calloc(RULE_FILE_MAX, sizeof *m->rule);
     if (!m->rule)
         return ctl_fail(CTL_FAILED, "out of memory");
-    m->rule[m->rules].from = strdup(from);
-    m->rule[m->rules].to = strdup(to);
-    m->rules++;
-    return 0;
-}
-
-static int read_map(struct align *m, const char *file)
-{
-    char *text = NULL;
-    size_t room = 0;
-    unsigned long line = 0;
-    int code = 0;
-    FILE *f = fopen(file, "re");
-    if (!f)
-        return ctl_fail(CTL_BAD, "cannot open '%s': %s", file,
-                        ctl_errno(errno));
-    while (code == 0 && getline(&text, &room, f) >= 0)
-        code = add_rule(m, text, file, ++line);
-    if (code == 0 && ferror(f))
-        code = ctl_fail(CTL_FAILED, "cannot read '%s': %s", file,
-                        ctl_errno(errno));
-    fclose(f);
-    free(text);
-    return code;
+    struct rule rule = {strdup(from), strdup(other)};
+    m->rule[m->rules++] = rule; /* align_close() frees what there is */
+    return rule.from && rule.to ? 0
+                                : ctl_fail(CTL_FAILED, "out of memory");
 }
 
 /* ---- objects ---- */
@@ -292,7 +265,7 @@ int align_open(const struct scan *a, const struct scan *b, const char *map,
         return ctl_fail(CTL_FAILED, "out of memory");
     m->a = a;
     m->b = b;
-    code = map ? read_map(m, map) : 0;
+    code = map ? rule_file_read(map, add_rule, m) : 0;
     if (code == 0)
         code = pair_objects(m);
     if (code) {

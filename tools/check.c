@@ -32,8 +32,6 @@ struct seen {
 struct check {
     struct scan *s;
     struct check_result *out;
-    const struct scan_object *object;
-    size_t objects;
     struct seen *row;
     size_t n, room;
     struct track *track;
@@ -41,7 +39,6 @@ struct check {
     uint32_t *group;      /* of each rank: its data-parallel group */
     size_t ranks;
     uint64_t agree, disagree; /* replicas */
-    bool told_layout;
 };
 
 const char *check_kind_name(enum check_kind kind)
@@ -161,17 +158,12 @@ static int look_at_nonfinite(struct check *c, const struct seen *s)
     return code;
 }
 
-static const char *module_of(const struct check *c,
-                             const struct check_finding *f)
-{
-    return f->at.object < c->objects ? c->object[f->at.object].module : "";
-}
-
 /* Is the module of f in the one of g? */
 static bool is_within(const struct check *c, const struct check_finding *f,
                       const struct check_finding *g)
 {
-    const char *inner = module_of(c, f), *outer = module_of(c, g);
+    const char *inner = scan_module(c->s, f->at.object);
+    const char *outer = scan_module(c->s, g->at.object);
     size_t n = strlen(outer);
     return f->at.object != g->at.object &&
            (n == 0 || (strncmp(inner, outer, n) == 0 && inner[n] == '.'));
@@ -448,7 +440,6 @@ static void drop_replicas(struct check *c)
 static int keep(struct check *c, const struct scan_row *r)
 {
     struct seen *s;
-    size_t low = 0, high = c->objects;
     if (c->n == c->room) {
         size_t room = c->room ? 2 * c->room : 64;
         s = realloc(c->row, room * sizeof *s);
@@ -457,18 +448,9 @@ static int keep(struct check *c, const struct scan_row *r)
         c->row = s;
         c->room = room;
     }
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (c->object[mid].id < r->object)
-            low = mid + 1;
-        else
-            high = mid;
-    }
     s = &c->row[c->n++];
     s->row = *r;
-    s->object = low < c->objects && c->object[low].id == r->object
-                    ? low
-                    : SIZE_MAX;
+    s->object = scan_index(c->s, r->object);
     return 0;
 }
 
@@ -521,7 +503,6 @@ int check_run(struct scan *s, struct check_result *out)
     struct check c = {.s = s, .out = out};
     int code = 0;
     memset(out, 0, sizeof *out);
-    c.object = scan_objects(s, &c.objects);
     c.track = calloc(MAX_TRACKS, sizeof *c.track);
     if (!c.track)
         code = no_memory();

@@ -11,13 +11,6 @@
 
 enum { NAME_MAX_BYTES = 2 * TRD_MAX_NAME + 128 };
 
-static const char *module_of(const struct scan *s, size_t object)
-{
-    size_t n;
-    const struct scan_object *o = scan_objects(s, &n);
-    return object < n ? o[object].module : "";
-}
-
 static void key_whole(const char *name, int64_t v)
 {
     printf(",\"%s\":%" PRId64, name, v);
@@ -41,7 +34,7 @@ static void put_json(const struct scan *s, const struct check_result *r)
         compare_name(s, &f->at, name, sizeof name);
         printf("%s{\"kind\":\"%s\"", i ? "," : "", check_kind_name(f->kind));
         key_text("name", name);
-        key_text("module", module_of(s, f->at.object));
+        key_text("module", scan_module(s, f->at.object));
         key_whole("rank", f->at.rank);
         key_text("pass", trd_pass_name(f->at.pass));
         key_whole("step", f->at.step);
@@ -74,7 +67,7 @@ static int put_table(const struct scan *s, const struct check_result *r,
         const struct cell row[COLUMNS] = {
             {.type = CELL_TEXT, .s = slice_of(check_kind_name(f->kind))},
             {.type = CELL_TEXT, .s = slice_of(name)},
-            {.type = CELL_TEXT, .s = slice_of(module_of(s, f->at.object))},
+            {.type = CELL_TEXT, .s = slice_of(scan_module(s, f->at.object))},
             {.type = CELL_INT, .i = f->at.rank, .s = {"", 0}},
             {.type = CELL_INT, .i = f->at.iteration, .s = {"", 0}},
             {.type = CELL_INT, .i = (int64_t)f->records, .s = {"", 0}},

@@ -39,7 +39,8 @@ int cmd_compare(struct ctl *ctl, int argc, char **argv)
     struct compare_noise *noise = NULL;
     struct compare_result r = {0}, again = {0};
     const char *noise_run = NULL;
-    struct compare_options o = {.attempt_a = -1, .attempt_b = -1};
+    struct compare_options o = {.skip = 0};
+    int64_t attempt_a = -1, attempt_b = -1;
     int all = 0, code;
     struct out probe;
     const struct option options[] = {
@@ -47,8 +48,8 @@ int cmd_compare(struct ctl *ctl, int argc, char **argv)
         {OPTION_TEXT, "--rules", &o.rules},
         {OPTION_TEXT, "--noise", &noise_run},
         {OPTION_NUMBER, "--skip", &o.skip},
-        {OPTION_NUMBER, "--attempt", &o.attempt_a},
-        {OPTION_NUMBER, "--attempt-b", &o.attempt_b},
+        {OPTION_NUMBER, "--attempt", &attempt_a},
+        {OPTION_NUMBER, "--attempt-b", &attempt_b},
         {OPTION_FLAG, "--all", &all},
         {OPTION_END, NULL, NULL}};
     if (ctl_options(ctl, options, &argc, argv) ||
@@ -58,9 +59,9 @@ int cmd_compare(struct ctl *ctl, int argc, char **argv)
         return ctl_fail(CTL_BAD, "compare takes two runs, RUN_A and RUN_B");
     if (isatty(STDERR_FILENO))
         o.progress = show;
-    code = open_run(ctl, argv[0], o.attempt_a, &a);
+    code = open_run(ctl, argv[0], attempt_a, &a);
     if (code == 0)
-        code = open_run(ctl, argv[1], o.attempt_b, &b);
+        code = open_run(ctl, argv[1], attempt_b, &b);
     if (code == 0 && noise_run)
         code = open_run(ctl, noise_run, -1, &c);
     if (code == 0 && c)

@@ -181,19 +181,6 @@ static int miss(struct side *s, size_t object, const struct scan_row *r)
     return 0;
 }
 
-static size_t index_of(const struct scan_object *o, size_t n, int64_t id)
-{
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (o[mid].id < id)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < n && o[low].id == id ? low : n;
-}
-
 /* Has the first run rows of the partner's object at that step? */
 static int has_partner(struct compare *c, const struct scan_row *r,
                        size_t object, bool *has)
@@ -231,8 +218,7 @@ static int miss_rest(struct compare *c)
         if (r->step != step || r->object != object) {
             step = r->step;
             object = r->object;
-            at = object ? index_of(c->object_b, c->objects_b, object)
-                        : SIZE_MAX;
+            at = scan_index(c->b.scan, object);
             code = has_partner(c, r, at, &has);
         }
         if (!code && !has && !is_left_out(c, r))
@@ -290,7 +276,6 @@ static int pair(struct compare *c, struct kept *a, struct kept *b,
 static int join(struct compare *c, size_t object, long partner)
 {
     size_t i = 0, j = 0;
-    size_t mine = object == c->objects_a ? SIZE_MAX : object;
     size_t theirs = partner < 0 ? SIZE_MAX : (size_t)partner;
     int code = 0;
     while (code == 0 && (i < c->a.n || j < c->b.n)) {
@@ -298,9 +283,9 @@ static int join(struct compare *c, size_t object, long partner)
                 : j == c->b.n ? -1
                               : by_key(&c->a.row[i], &c->b.row[j]);
         if (d == 0)
-            code = pair(c, &c->a.row[i++], &c->b.row[j++], mine);
+            code = pair(c, &c->a.row[i++], &c->b.row[j++], object);
         else if (d < 0)
-            code = miss(&c->a, mine, &c->a.row[i++].row);
+            code = miss(&c->a, object, &c->a.row[i++].row);
         else
             code = miss(&c->b, theirs, &c->b.row[j++].row);
     }
@@ -331,7 +316,7 @@ static int walk(struct compare *c)
             return -got;
         step = r->step;
         id = r->object;
-        object = index_of(c->object_a, c->objects_a, id);
+        object = scan_index(c->a.scan, id);
         partner = id ? align_object(c->align, object) : -1;
         c->b.n = 0;
         code = read_group(c, &c->a, step, id);

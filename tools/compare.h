@@ -44,7 +44,6 @@ struct compare_options {
     const char *map;      /* files, or NULL */
     const char *rules;
     int64_t skip;         /* iterations up to this one are left out */
-    int64_t attempt_a, attempt_b; /* -1: the last */
     void (*progress)(void *state, uint64_t done, uint64_t of);
     void *state;
 };

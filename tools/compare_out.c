@@ -17,13 +17,6 @@ const char *compare_verdict_name(enum compare_verdict v)
     return name[v];
 }
 
-static const char *module_of(const struct scan *s, size_t object)
-{
-    size_t n;
-    const struct scan_object *o = scan_objects(s, &n);
-    return object < n ? o[object].module : "";
-}
-
 /* "blocks.2.mlp.act", or Class-n where there is no path. */
 static void object_name(const struct scan *s, size_t object, char *out,
                         size_t cap)
@@ -144,7 +137,7 @@ static void put_ranked(const struct compare_names *n,
         compare_name(n->a, p, name, sizeof name);
         plain(name);
         printf("  ");
-        plain(module_of(n->a, p->object));
+        plain(scan_module(n->a, p->object));
         if (p->rank)
             printf("  rank %u", p->rank);
         putchar('\n');
@@ -201,7 +194,7 @@ static void json_pair(const struct compare_names *n,
     compare_name(n->a, p, name, sizeof name);
     printf("{\"name\":");
     out_json_text(stdout, slice_of(name));
-    key_text("module", module_of(n->a, p->object));
+    key_text("module", scan_module(n->a, p->object));
     object_name(n->a, p->object, name, sizeof name);
     key_text("object", name);
     key_whole("rank", p->rank);
@@ -299,7 +292,7 @@ static int put_csv(const struct compare_names *n,
             {.type = CELL_TEXT,
              .s = slice_of(compare_verdict_name(r->verdict))},
             {.type = CELL_TEXT, .s = slice_of(name)},
-            {.type = CELL_TEXT, .s = slice_of(module_of(n->a, p->object))},
+            {.type = CELL_TEXT, .s = slice_of(scan_module(n->a, p->object))},
             {.type = CELL_INT, .i = p->rank, .s = {"", 0}},
             {.type = CELL_INT, .i = p->iteration, .s = {"", 0}},
             {.type = CELL_TEXT, .s = slice_of(diff_kind_name(p->diff.kind))},

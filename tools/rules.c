@@ -1,7 +1,6 @@
 /* The rules' file of a comparison. */
 #include "tools/rules.h"
 
-#include <errno.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,8 +9,9 @@
 
 #include "proto/figures.h"
 #include "proto/name.h"
+#include "tools/rule_file.h"
 
-enum { MAX_RULES = 4096, NAME_MAX_BYTES = 2 * TRD_MAX_NAME + 128 };
+enum { NAME_MAX_BYTES = 2 * TRD_MAX_NAME + 128 };
 
 struct rule {
     char *pattern;
@@ -44,10 +44,11 @@ void compare_name(const struct scan *a, const struct compare_pair *p,
 
 /* ---- the file ---- */
 
-static int bad_line(const char *file, unsigned long line, const char *why,
+static int bad_line(const struct rule_line *line, const char *why,
                     const char *word)
 {
-    return ctl_fail(CTL_BAD, "%s:%lu: %s '%s'", file, line, why, word);
+    return ctl_fail(CTL_BAD, "%s:%lu: %s '%s'", line->file, line->number, why,
+                    word);
 }
 
 static bool read_real(const char *text, double *out)
@@ -71,57 +72,34 @@ static bool read_word(struct rule *r, const char *word)
     return read_real(word + 5, *word == 'r' ? &r->rtol : &r->atol);
 }
 
-static int add_rule(struct rules *r, char *text, const char *file,
-                    unsigned long line)
+static int add_rule(void *to, char *pattern, struct rule_line *line)
 {
-    static const char blank[] = " \t\r\n";
-    char *at, *pattern, *word;
-    struct rule *rule;
-    text[strcspn(text, "#")] = '\0';
-    pattern = strtok_r(text, blank, &at);
-    if (!pattern)
-        return 0;
-    if (r->n == MAX_RULES)
-        return bad_line(file, line, "there are more than 4096 rules, at",
-                        pattern);
-    rule = &r->rule[r->n];
-    rule->noise = 1;
-    word = strtok_r(NULL, blank, &at);
+    struct rules *r = to;
+    struct rule rule = {.noise = 1};
+    char *word;
+    if (r->n == RULE_FILE_MAX)
+        return bad_line(line, "there are more than 4096 rules, at", pattern);
+    word = rule_word(line);
     if (!word)
-        return bad_line(file, line, "nothing is said of", pattern);
-    for (; word; word = strtok_r(NULL, blank, &at))
-        if (!read_word(rule, word))
-            return bad_line(file, line, "expected ignore, rtol=, atol= or "
-                                        "noise= with a number, not", word);
-    rule->pattern = strdup(pattern);
-    if (!rule->pattern)
+        return bad_line(line, "nothing is said of", pattern);
+    for (; word; word = rule_word(line))
+        if (!read_word(&rule, word))
+            return bad_line(line, "expected ignore, rtol=, atol= or noise= "
+                                  "with a number, not", word);
+    rule.pattern = strdup(pattern);
+    if (!rule.pattern)
         return ctl_fail(CTL_FAILED, "out of memory");
-    r->n++;
+    r->rule[r->n++] = rule;
     return 0;
 }
 
 int rules_open(const char *file, struct rules **out)
 {
     struct rules *r = calloc(1, sizeof *r);
-    char *text = NULL;
-    size_t room = 0;
-    unsigned long line = 0;
-    int code = 0;
-    FILE *f = fopen(file, "re");
     *out = r;
-    if (!f)
-        return ctl_fail(CTL_BAD, "cannot open '%s': %s", file,
-                        ctl_errno(errno));
-    if (!r || !(r->rule = calloc(MAX_RULES, sizeof *r->rule)))
-        code = ctl_fail(CTL_FAILED, "out of memory");
-    while (code == 0 && getline(&text, &room, f) >= 0)
-        code = add_rule(r, text, file, ++line);
-    if (code == 0 && ferror(f))
-        code = ctl_fail(CTL_FAILED, "cannot read '%s': %s", file,
-                        ctl_errno(errno));
-    fclose(f);
-    free(text);
-    return code;
+    if (!r || !(r->rule = calloc(RULE_FILE_MAX, sizeof *r->rule)))
+        return ctl_fail(CTL_FAILED, "out of memory");
+    return rule_file_read(file, add_rule, r);
 }
 
 void rules_close(struct rules *r)

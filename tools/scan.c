@@ -301,6 +301,24 @@ const struct scan_object *scan_objects(const struct scan *s, size_t *n)
     return s->object;
 }
 
+size_t scan_index(const struct scan *s, int64_t id)
+{
+    size_t low = 0, high = s->objects;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (s->object[mid].id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < s->objects && s->object[low].id == id ? low : SIZE_MAX;
+}
+
+const char *scan_module(const struct scan *s, size_t index)
+{
+    return index < s->objects ? s->object[index].module : "";
+}
+
 /* Of a list sorted by id. */
 static const struct word *find_word(const struct words *w, int64_t id)
 {

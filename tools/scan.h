@@ -51,6 +51,10 @@ uint64_t scan_records(const struct scan *s);   /* of the attempt, about */
 uint64_t scan_lost(const struct scan *s);
 const struct scan_stream *scan_streams(const struct scan *s, size_t *n);
 const struct scan_object *scan_objects(const struct scan *s, size_t *n);
+/* The index in scan_objects() of an id; SIZE_MAX: none. */
+size_t scan_index(const struct scan *s, int64_t id);
+/* The module of an object by its index; "" for none. */
+const char *scan_module(const struct scan *s, size_t index);
 /* NULL for a number that is not of the dictionary. */
 const char *scan_path(const struct scan *s, int64_t path);
 /* Path i of the dictionary, and its number; NULL behind the last. */

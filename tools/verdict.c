@@ -53,7 +53,6 @@ struct verdict {
     size_t calls, call_room;
     struct place *place;             /* sorted by hash, open addressing */
     size_t places;
-    bool full;                       /* places were left out */
     struct compare_pair *early;      /* first large error per iteration */
     size_t early_n;
     int64_t begins;                  /* first iteration with a difference */
@@ -323,10 +322,8 @@ static struct place *place_of(struct verdict *v, size_t object,
             return &v->place[at];
         at = (at + 1) & (PLACES - 1);
     }
-    if (v->places >= PLACES / 4 * 3) {
-        v->full = true;
-        return NULL;
-    }
+    if (v->places >= PLACES / 4 * 3)
+        return NULL; /* later iterations are judged by their calls alone */
     v->places++;
     v->place[at].object = object;
     v->place[at].iteration = iteration;

@@ -47,6 +47,14 @@ void flat_clear(struct flat *f)
     start(f);
 }
 
+bool flat_again(const struct flat *f, Py_ssize_t i)
+{
+    for (Py_ssize_t j = 0; j < i; j++)
+        if (f->at[j].tensor == f->at[i].tensor)
+            return true;
+    return false;
+}
+
 /* Steals the path. */
 static int add(struct flat *f, PyObject *path, PyObject *tensor)
 {

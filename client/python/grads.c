@@ -69,8 +69,8 @@ static void grad_dealloc(PyObject *o)
 
 /* ---- a gradient comes ---- */
 
-/* The gradient in the first argument, borrowed: NULL where there is none, or with
- * an exception. */
+/* The gradient in the first argument, borrowed: NULL where there is none, or
+ * with an exception. */
 static PyObject *gradient_of(const struct grad *h, PyObject *grad)
 {
     if (h->kind == GRAD_EDGE || h->kind == GRAD_NODE)
@@ -256,19 +256,11 @@ int grads_watch(struct gate *g, struct call *call, unsigned slot,
     return rc ? (rc < 0 ? -1 : 0) : watch_leaf(g, call, at, path, tensor);
 }
 
-static bool is_before(const struct flat *f, Py_ssize_t i)
-{
-    for (Py_ssize_t j = 0; j < i; j++)
-        if (f->at[j].tensor == f->at[i].tensor)
-            return true;
-    return false;
-}
-
 int grads_watch_all(struct gate *g, struct call *call, unsigned slot,
                     const struct flat *f)
 {
     for (Py_ssize_t i = 0; i < f->n; i++)
-        if (!is_before(f, i) && grads_watch(g, call, slot, i, f->at[i].path,
+        if (!flat_again(f, i) && grads_watch(g, call, slot, i, f->at[i].path,
                                             f->at[i].tensor))
             return -1;
     return 0;

@@ -46,7 +46,6 @@
     X(_put_odd)                                                               \
     X(_put_raised)                                                            \
     X(_register_hook_dict)                                                    \
-    X(_repeat)                                                                \
     X(count)                                                                  \
     X(failed)                                                                 \
     X(flatten)                                                                \
@@ -59,12 +58,10 @@
     X(memory_of)                                                              \
     X(next_functions)                                                         \
     X(output_nr)                                                              \
-    X(put_list)                                                               \
     X(register_hook)                                                          \
     X(register_prehook)                                                       \
     X(remove)                                                                 \
     X(requires_grad)                                                          \
-    X(site)                                                                   \
     X(wanted)
 
 /* Set once by hooks_setup(), under the GIL; never freed. */
@@ -132,6 +129,8 @@ int flat_call(struct flat *f, PyObject *args, PyObject *kwargs);
 PyObject *flat_list(const struct flat *f);
 /* See memory_of() of recompute.py; -1 with an exception. */
 int flat_memory(const struct flat *f, uint64_t *address);
+/* Whether an earlier one is the same tensor. */
+bool flat_again(const struct flat *f, Py_ssize_t i);
 void flat_clear(struct flat *f);
 
 /* ---- calls (calls.c) ---- */

@@ -42,14 +42,6 @@ static int add_edge(struct edges *e, PyObject *node, Py_ssize_t at,
     return 0;
 }
 
-static bool is_before(const struct flat *f, Py_ssize_t i)
-{
-    for (Py_ssize_t j = 0; j < i; j++)
-        if (f->at[j].tensor == f->at[i].tensor)
-            return true;
-    return false;
-}
-
 struct edges *walk_edges(struct gate *g, struct call *call,
                          const struct flat *inputs, bool *failed)
 {
@@ -69,7 +61,7 @@ struct edges *walk_edges(struct gate *g, struct call *call,
                 Py_DECREF(node);
         }
         if (node == Py_None) {
-            if (!is_before(inputs, i))
+            if (!flat_again(inputs, i))
                 rc = grads_watch(g, call, BACKWARD_OUTPUT, i, item->path,
                                  item->tensor);
             continue;
