@@ -134,6 +134,14 @@ static int readable(const struct ingest *in, int ms)
     return poll(&p, 1, ms) > 0;
 }
 
+/* Nothing more comes from the daemon. */
+static int hung_up(const struct ingest *in)
+{
+    uint8_t byte;
+    ssize_t got = recv(in->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 static int refused(const struct ingest *in, const struct frame *f)
 {
     struct refusal r;
@@ -340,7 +348,8 @@ int ingest_finish(struct ingest *in, uint64_t last_seq, int dead)
         last_seq = in->welcome.committed_seq;
     if (send_frame(in, FRAME_BYE, last_seq, &how, dead ? sizeof how : 0))
         return send_failed(in);
-    while (in->ack.durable_seq < last_seq) {
+    /* it hangs up when how the stream ended is stored too */
+    while (!hung_up(in)) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         if (in->ack.durable_seq != last) {
             last = in->ack.durable_seq;
@@ -351,10 +360,11 @@ int ingest_finish(struct ingest *in, uint64_t last_seq, int dead)
                                         "again to be sure");
         if (ingest_stop)
             return lost_daemon();
-        if (readable(in, IDLE_MS) && (code = take_frame(in)) != 0)
+        if (readable(in, IDLE_MS) && !hung_up(in) &&
+            (code = take_frame(in)) != 0)
             return code;
     }
-    return 0;
+    return in->ack.durable_seq < last_seq ? lost_daemon() : 0;
 }
 
 /* One try. *again: the daemon asks to come back after so many ms; not set,

@@ -31,7 +31,8 @@ int ingest_gap(struct ingest *in, uint64_t first, uint64_t last,
                uint32_t cause);
 
 /* Sends what is held back, says goodbye and waits until all up to last_seq
- * is durable. dead: for a process that did not say it itself. */
+ * is durable, and how it ended too. dead: for a process that did not say it
+ * itself. */
 int ingest_finish(struct ingest *in, uint64_t last_seq, int dead);
 
 /* NULL is fine. */

@@ -415,7 +415,6 @@ static int tracectl(const char *verb, const char *file)
     return WEXITSTATUS(status);
 }
 
-/* A restart of the machine took the journal. */
 /* Whether the last one wrote so. */
 static int said(const char *text)
 {
@@ -428,6 +427,7 @@ static int said(const char *text)
     return strstr(all, text) != NULL;
 }
 
+/* A restart of the machine took the journal. */
 static void test_spool__imported_without_its_journal(void **state)
 {
     char behind[64];
