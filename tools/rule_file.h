@@ -9,7 +9,10 @@ struct rule_line {
     char *rest; /* of the line, for rule_word() */
 };
 
-enum { RULE_FILE_MAX = 4096 }; /* lines with a rule */
+enum {
+    RULE_FILE_MAX = 4096,             /* lines with a rule */
+    RULE_FILE_BYTES = 4 * 1024 * 1024 /* of the whole file, which is text */
+};
 
 /* Calls take() with the first word of each line that has one, until that
  * gives an exit code. 0 or an exit code, told. */

@@ -275,6 +275,7 @@ def test_rules_say_what_is_near_enough(here, fresh, tmp_path):
         ("--rules", "\n* rtol=x\n", "rules:2: expected ignore"),
         ("--rules", "* noise=0\n", "rules:1: expected ignore"),
         ("--rules", "* rtol=nan\n", "rules:1: expected ignore"),
+        ("--rules", "* noise=2\0\n", "rules' is not text"),
     ],
 )
 def test_a_bad_file_is_told_with_its_line(
@@ -285,6 +286,14 @@ def test_a_bad_file_is_told_with_its_line(
     file.write_text(text)
     done = here.tracectl("compare", "any", "any", option, file, ok=(2,))
     assert why in done.stderr and done.stdout == ""
+
+
+def test_a_file_without_end_is_refused(here):
+    one_run("any", model_of(nn.GELU()))
+    done = here.tracectl(
+        "compare", "any", "any", "--map", "/dev/zero", ok=(2,)
+    )
+    assert "'/dev/zero' is larger than 4 MiB" in done.stderr
 
 
 def test_a_run_that_is_not_there(here):
