@@ -1,6 +1,7 @@
 """tracectl compare: where two runs part, and who is to blame."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -302,6 +303,47 @@ def test_a_run_that_is_not_there(here):
     assert "no run 'none'" in done.stderr
     done = here.tracectl("compare", "any", ok=(2,))
     assert "two runs" in done.stderr
+
+
+# ---- from Python ----
+
+
+@pytest.fixture
+def beside(here, monkeypatch):
+    """What an installation has: tracectl in PATH, the daemon's directory."""
+    tracectl = os.path.realpath(programs.program("tracectl"))
+    monkeypatch.setenv("PATH", os.path.dirname(tracectl), prepend=":")
+    monkeypatch.setenv("TRACERD_DIR", here.dir)
+    return here
+
+
+def test_python_gets_what_tracectl_prints(beside, tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("* ignore\n")
+    one_run("a", model_of(nn.GELU()))
+    one_run("b", model_of(nn.GELU(approximate="tanh")))
+    assert tracerd.compare("a", "b") == compare(beside, "a", "b")
+    assert tracerd.compare("a", "b", all=True, noise="a") == compare(
+        beside, "a", "b", "--all", "--noise", "a"
+    )
+    assert tracerd.compare("a", "b", rules=rules) == compare(
+        beside, "a", "b", "--rules", rules
+    )
+    assert tracerd.compare("a", "a")["verdict"] == "same"
+
+
+def test_python_is_told_what_tracectl_refuses(beside, tmp_path, monkeypatch):
+    one_run("a", model_of(nn.GELU()))
+    with pytest.raises(OSError, match="no run 'none'"):
+        tracerd.compare("a", "none")
+    with pytest.raises(OSError, match="no run '--help'"):
+        tracerd.compare("a", "--help")
+    with pytest.raises(ValueError, match="cannot open"):
+        tracerd.compare("a", "a", map=tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(FileNotFoundError, match="PATH"):
+        tracerd.compare("a", "a")
 
 
 # ---- text logs ----
