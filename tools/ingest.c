@@ -349,7 +349,7 @@ int ingest_finish(struct ingest *in, uint64_t last_seq, int dead)
     if (send_frame(in, FRAME_BYE, last_seq, &how, dead ? sizeof how : 0))
         return send_failed(in);
     /* it hangs up when how the stream ended is stored too */
-    while (!hung_up(in)) {
+    for (;;) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         if (in->ack.durable_seq != last) {
             last = in->ack.durable_seq;
@@ -360,8 +360,12 @@ int ingest_finish(struct ingest *in, uint64_t last_seq, int dead)
                                         "again to be sure");
         if (ingest_stop)
             return lost_daemon();
-        if (readable(in, IDLE_MS) && !hung_up(in) &&
-            (code = take_frame(in)) != 0)
+        if (!readable(in, IDLE_MS))
+            continue;
+        if (hung_up(in))
+            break;
+        code = take_frame(in);
+        if (code)
             return code;
     }
     return in->ack.durable_seq < last_seq ? lost_daemon() : 0;

@@ -301,17 +301,20 @@ const struct scan_object *scan_objects(const struct scan *s, size_t *n)
     return s->object;
 }
 
+/* An id against what begins with its own, as objects and words do. */
+static int by_id(const void *key, const void *of)
+{
+    int64_t a = *(const int64_t *)key, b = *(const int64_t *)of;
+    return (a > b) - (a < b);
+}
+
 size_t scan_index(const struct scan *s, int64_t id)
 {
-    size_t low = 0, high = s->objects;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (s->object[mid].id < id)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < s->objects && s->object[low].id == id ? low : SIZE_MAX;
+    const struct scan_object *o =
+        s->objects
+            ? bsearch(&id, s->object, s->objects, sizeof *s->object, by_id)
+            : NULL;
+    return o ? (size_t)(o - s->object) : SIZE_MAX;
 }
 
 const char *scan_module(const struct scan *s, size_t index)
@@ -322,15 +325,7 @@ const char *scan_module(const struct scan *s, size_t index)
 /* Of a list sorted by id. */
 static const struct word *find_word(const struct words *w, int64_t id)
 {
-    size_t low = 0, high = w->n;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (w->at[mid].id < id)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < w->n && w->at[low].id == id ? &w->at[low] : NULL;
+    return w->n ? bsearch(&id, w->at, w->n, sizeof *w->at, by_id) : NULL;
 }
 
 const char *scan_path(const struct scan *s, int64_t path)

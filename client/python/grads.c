@@ -261,7 +261,7 @@ int grads_watch_all(struct gate *g, struct call *call, unsigned slot,
 {
     for (Py_ssize_t i = 0; i < f->n; i++)
         if (!flat_again(f, i) && grads_watch(g, call, slot, i, f->at[i].path,
-                                            f->at[i].tensor))
+                                             f->at[i].tensor))
             return -1;
     return 0;
 }
