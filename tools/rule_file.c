@@ -19,11 +19,14 @@ char *rule_word(struct rule_line *line)
 static char *read_text(const char *file, int *code)
 {
     char *text = malloc(RULE_FILE_BYTES + 1);
-    FILE *f = fopen(file, "re");
+    FILE *f;
     size_t n = 0;
-    if (!text)
+    if (!text) {
         *code = ctl_fail(CTL_FAILED, "out of memory");
-    else if (!f)
+        return NULL;
+    }
+    f = fopen(file, "re");
+    if (!f)
         *code = ctl_fail(CTL_BAD, "cannot open '%s': %s", file,
                          ctl_errno(errno));
     else if ((n = fread(text, 1, RULE_FILE_BYTES + 1, f)) > RULE_FILE_BYTES)
