@@ -78,6 +78,10 @@ static const char *set_key(struct config *c, const char *key, const char *value)
            "query_seconds, queries";
 }
 
+/* A path, its key, and some blanks; a longer line is none of a configuration
+ * (a file without end, bytes that are no text). */
+enum { CONFIG_LINE_BYTES = PATH_MAX + 256 };
+
 static int read_line(struct config *c, char *line, const char *file,
                      unsigned number, char error[CONFIG_ERROR_BYTES])
 {
@@ -110,8 +114,7 @@ int config_read(struct config *c, const char *file,
                 char error[CONFIG_ERROR_BYTES])
 {
     struct config fresh = *c;
-    char *line = NULL;
-    size_t cap = 0;
+    char line[CONFIG_LINE_BYTES];
     unsigned number = 0;
     int rc = 0;
     FILE *f = fopen(file, "re");
@@ -121,14 +124,22 @@ int config_read(struct config *c, const char *file,
                  strerror(errno));
         return TRD_EIO;
     }
-    while (rc == 0 && getline(&line, &cap, f) >= 0)
-        rc = read_line(&fresh, line, file, ++number, error);
+    while (rc == 0 && fgets(line, sizeof line, f)) {
+        number++;
+        if (!strchr(line, '\n') && !feof(f)) {
+            snprintf(error, CONFIG_ERROR_BYTES,
+                     "%s:%u: this line has a NUL byte or more than %d bytes",
+                     file, number, CONFIG_LINE_BYTES - 2);
+            rc = TRD_EINVAL;
+        } else {
+            rc = read_line(&fresh, line, file, number, error);
+        }
+    }
     if (rc == 0 && ferror(f)) {
         snprintf(error, CONFIG_ERROR_BYTES, "cannot read '%s': %s", file,
                  strerror(errno));
         rc = TRD_EIO;
     }
-    free(line);
     fclose(f);
     if (rc == 0)
         *c = fresh;

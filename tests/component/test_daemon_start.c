@@ -120,6 +120,8 @@ static void test_daemon_start__a_configuration_file(void **state)
     }
     assert_int_equal(run("-n --config %s/none", rig.base), 2);
     text_has("No such file");
+    assert_int_equal(run("-n --config /dev/zero"), 2); /* one endless line */
+    text_has("zero:1:");
     put_file(path, "# limits\n  clients=7\nmemory_mb = 16 \n");
     assert_int_equal(
         run("-n --config %s --dir %s --data %s", path, rig.dir, rig.data), 0);
