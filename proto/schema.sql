@@ -253,10 +253,10 @@ SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
     CASE WHEN r.nan > 0 THEN NULL
          WHEN r.pinf > 0 OR r.ninf > 0 THEN 9e999
          ELSE r.l2 END AS l2,
-    CASE WHEN r.given OR r.max IS NULL THEN NULL
+    CASE WHEN r.given IS NOT NULL OR r.max IS NULL THEN NULL
          WHEN d.signed THEN max(r.max, -r.min) ELSE r.max END AS absmax,
     r.absmin, r.nan, r.pinf, r.ninf, r.zero, r.subnormal,
-    printf('%016x', r.hash) AS hash,
+    CASE WHEN r.hash IS NOT NULL THEN printf('%016x', r.hash) END AS hash,
     CASE WHEN r.pass > 2 THEN pa.name || '-' || p.text || '-' || r.step
          ELSE pa.name || '-' || o.class || '-' || o.instance || '-' || r.step
               || '-' || io.name || CASE WHEN r.position > 0

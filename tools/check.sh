@@ -19,6 +19,9 @@ setup_packages $packages libcmocka-dev clang libclang-rt-14-dev locales \
     procps strace util-linux valgrind
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
     mesonpy=meson-python pytest=pytest
+# what tracerd.load() needs
+setup_python pyarrow=pyarrow adbc_driver_sqlite=adbc-driver-sqlite \
+    pandas=pandas
 # the rest of them is large: --frameworks
 setup_python transformers=transformers==5.24.0 accelerate=accelerate==1.15.0
 

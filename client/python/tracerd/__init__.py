@@ -12,6 +12,7 @@ to it but those figures; the training computes the same bits with and without.
 from ._tracerd import version as __version__
 from .attach import attach
 from .compare import compare
+from .load import load
 from .tensors import stats
 
-__all__ = ["__version__", "attach", "compare", "stats"]
+__all__ = ["__version__", "attach", "compare", "load", "stats"]

@@ -1,0 +1,80 @@
+"""Records of a stored run as Arrow tables.
+
+All of a run comes from the table of records (stored.py), which is several
+times faster than the view v_record, from which comes what a condition
+chooses. Both give the same table.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import elements, stored
+from .database import FIGURES, TYPES, WORD, batches, opened
+
+
+def read(path, where, names, samples):
+    """The records of the run in the file path, as load() promises."""
+    wanted = [
+        name for name in TYPES
+        if (name != "name" or names) and (name != "samples" or samples)
+    ]
+    with opened(path) as db:
+        if where is None:
+            return _table(stored.columns(db, wanted))
+        return _table(_chosen(db, where, wanted))
+
+
+def to_pandas(table):
+    """The same as pandas has it; empties the table, as both would not fit."""
+    import pandas as pd
+
+    whole = {pa.uint64(): pd.UInt64Dtype()}
+    return table.to_pandas(
+        types_mapper=whole.get, split_blocks=True, self_destruct=True
+    )
+
+
+def _table(chunks):
+    """A table of each column's chunks."""
+    columns = {}
+    for name in list(chunks):
+        column = pa.chunked_array(chunks.pop(name), TYPES[name])
+        if TYPES[name] == WORD:
+            column = column.unify_dictionaries()
+        columns[name] = column
+    return pa.table(columns)
+
+
+def _chosen(db, where, wanted):
+    columns = ", ".join(_from_view(name) for name in wanted)
+    chunks = {name: [] for name in wanted}
+    if "samples" in wanted:
+        columns += ", dtype AS of_samples"
+    query = f"SELECT {columns} FROM v_record WHERE ({where}\n)"
+    for batch in batches(db, query):
+        for name in wanted:
+            chunks[name].append(_viewed(batch, name))
+    return chunks
+
+
+def _from_view(name):
+    if name in FIGURES:  # else the first batch says which type it is
+        return f"CAST({name} AS REAL) AS {name}"
+    return f'"{name}"'
+
+
+def _viewed(batch, name):
+    column = batch.column(name)
+    kind = TYPES[name]
+    if name == "samples":
+        dtypes = batch.column("of_samples").to_pylist()
+        return elements.lists(column.cast(pa.binary()), dtypes)
+    if name == "hash":
+        return pa.array(
+            (x and int(x, 16) for x in column.to_pylist()), pa.uint64()
+        )
+    if name == "labels":
+        column = pc.utf8_trim(column.cast(pa.string()), " ")
+    if kind == WORD:
+        return column.cast(pa.string()).dictionary_encode()
+    return column.cast(kind)
