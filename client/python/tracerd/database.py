@@ -18,7 +18,7 @@ TYPES = {
     "attempt": pa.int32(), "rank": pa.int32(), "seq": pa.int64(),
     "ts_ns": pa.int64(), "pass": WORD, "class": WORD,
     "instance": pa.int32(), "object": WORD, "module": WORD,
-    "step": pa.int64(), "iteration": pa.int64(), "microbatch": pa.int64(),
+    "step": pa.int64(), "iteration": pa.int64(), "microbatch": pa.int32(),
     "recompute": pa.bool_(), "io": WORD, "position": pa.int32(),
     "path": WORD, "dtype": WORD, "shape": WORD, "n": pa.int64(),
     **dict.fromkeys(FIGURES, pa.float64()),

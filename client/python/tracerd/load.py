@@ -31,8 +31,9 @@ def load(
     from . import table
 
     path = _file_of(run, data)
-    found = table.read(path, where, names, samples)
-    return found if arrow else table.to_pandas(found)
+    if arrow:
+        return table.read(path, where, names, samples)
+    return table.to_pandas(table.read(path, where, names, samples))
 
 
 def _file_of(run, data):

@@ -1,25 +1,31 @@
 """The columns of all records of a stored run, from its tables.
 
 Words are numbers there: they are kept as numbers while the records are read,
-and each is spelled out once at the end.
+and each is spelled out once at the end. Threads share the steps between them,
+each with a connection of its own; the work is done outside of the GIL.
 """
+
+import concurrent.futures
+import os
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from . import elements
-from .database import COUNTS, batches, rows
+from .database import COUNTS, batches, opened, rows
 
-_PAGE = 1 << 20  # records of one snapshot, so that a live run's file need
+_PAGE = 1 << 17  # records of one snapshot, so that a live run's file need
 #                  not keep what changes while all are read
+_THREADS = min(4, os.cpu_count() or 1)
+_SPANS = 8  # of steps, for each thread
 _KEY = ("step", "object", "pass", "stream", "io", "position", "seq")
 _REAL = ("max", "min", "absmin", "mean", "std", "l2")
 _TYPES = {
     **dict.fromkeys(_KEY, pa.int64()),
     "object": pa.int32(), "pass": pa.int8(), "io": pa.int8(),
     "position": pa.int32(), "t_ns": pa.int64(), "iteration": pa.int64(),
-    "microbatch": pa.int64(), "labels": pa.int64(), "note": pa.int64(),
+    "microbatch": pa.int32(), "labels": pa.int64(), "note": pa.int64(),
     "path": pa.int32(), "dtype": pa.int8(), "shape": pa.int32(),
     "n": pa.int64(), **dict.fromkeys(COUNTS, pa.int64()),
     **dict.fromkeys(_REAL, pa.float64()), "hash": pa.int64(),
@@ -28,16 +34,22 @@ _TYPES = {
 _LABELS = 32  # bits of them; a note's number stands above
 
 
-def columns(db, wanted):
+def columns(path, db, wanted):
     """The chunks of each wanted column of TYPES."""
     dtypes = {
         i: (name, signed)
         for i, name, signed in rows(db, "SELECT id, name, signed FROM dtype")
     }
+    with_samples = "samples" in wanted
     read = {}
-    for batch in _records(db, "samples" in wanted):
-        for name, column in _of_batch(batch, dtypes).items():
-            read.setdefault(name, []).append(column)
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        for pages in pool.map(
+            lambda span: list(_pages(path, span, with_samples, dtypes)),
+            _spans(db),
+        ):
+            for page in pages:
+                for name, column in page.items():
+                    read.setdefault(name, []).append(column)
     if not read:
         return {name: [] for name in wanted}
     _spell_all(db, read)
@@ -46,29 +58,48 @@ def columns(db, wanted):
     return {name: read.pop(name) for name in wanted}
 
 
-def _records(db, with_samples):
-    """Batches of the table of records, by its key."""
+def _spans(db):
+    """Ranges of steps, (first, last), that hold all there are."""
+    [[first, last]] = rows(db, "SELECT min(step), max(step) FROM record")
+    if first is None:
+        return []
+    size = -(-(last - first + 1) // (_SPANS * _THREADS))
+    return [
+        (at, min(at + size - 1, last)) for at in range(first, last + 1, size)
+    ]
+
+
+def _pages(path, span, with_samples, dtypes):
+    """The columns of the records of these steps, by their key, in pages.
+    Each is put together of its batches, whose buffers would leave holes
+    between what is kept."""
     key = ", ".join(f'"{name}"' for name in _KEY)
     chosen = ", ".join(
         f"CAST({name} AS REAL) AS {name}" if name in _REAL else f'"{name}"'
         for name in _TYPES
     ) + (", samples" if with_samples else "")
-    where, last = "", None
-    while True:
-        query = (
-            f"SELECT {chosen} FROM record {where}"
-            f" ORDER BY {key} LIMIT {_PAGE}"
-        )
-        n = 0
-        for batch in batches(db, query, last):
-            if batch.num_rows:
-                n += batch.num_rows
-                end = batch.slice(batch.num_rows - 1)
-                yield batch
-        if n < _PAGE:
-            return
-        last = [end.column(name)[0].as_py() for name in _KEY]
-        where = f"WHERE ({key}) > ({', '.join('?' * len(_KEY))})"
+    after, bounds = "", list(span)
+    with opened(path) as db:
+        while True:
+            query = (
+                f"SELECT {chosen} FROM record WHERE step BETWEEN ? AND ?"
+                f" {after} ORDER BY {key} LIMIT {_PAGE}"
+            )
+            parts = [
+                _of_batch(batch, dtypes)
+                for batch in batches(db, query, bounds) if batch.num_rows
+            ]
+            if not parts:
+                return
+            page = {
+                name: pa.concat_arrays([part.pop(name) for part in parts])
+                for name in list(parts[0])
+            }
+            yield page
+            if len(page["step"]) < _PAGE:
+                return
+            bounds = [*span, *(page[name][-1].as_py() for name in _KEY)]
+            after = f"AND ({key}) > ({', '.join('?' * len(_KEY))})"
 
 
 def _of_batch(batch, dtypes):

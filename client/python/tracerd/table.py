@@ -20,18 +20,22 @@ def read(path, where, names, samples):
     ]
     with opened(path) as db:
         if where is None:
-            return _table(stored.columns(db, wanted))
+            return _table(stored.columns(path, db, wanted))
         return _table(_chosen(db, where, wanted))
 
 
 def to_pandas(table):
-    """The same as pandas has it; empties the table, as both would not fit."""
+    """The same as pandas has it. Each column is given back before the next
+    one is made: hand over the only reference, as both would be too much."""
     import pandas as pd
 
     whole = {pa.uint64(): pd.UInt64Dtype()}
-    return table.to_pandas(
-        types_mapper=whole.get, split_blocks=True, self_destruct=True
-    )
+    columns = {}
+    for name in table.column_names:
+        columns[name] = table.column(0).to_pandas(types_mapper=whole.get)
+        table = table.remove_column(0)
+        pa.default_memory_pool().release_unused()
+    return pd.DataFrame(columns, copy=False)
 
 
 def _table(chunks):
