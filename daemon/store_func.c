@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+#include "proto/sql.h"
+
 enum {
     TRIM_MAX_BYTES = 256,
     TRIM_LEFT = 1,
@@ -310,5 +312,7 @@ int ask_functions(sqlite3 *db)
             db, all[i].name, all[i].arguments,
             SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS,
             (void *)(uintptr_t)all[i].data, all[i].call, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? add_printf(db) : rc;
+    if (rc == SQLITE_OK)
+        rc = add_printf(db);
+    return rc == SQLITE_OK ? sql_add_functions(db) : rc;
 }

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "proto/missing.h"
+#include "proto/sql.h"
 #include "tools/db_cell.h"
 #include "tools/run_file.h"
 #include "tools/source.h"
@@ -360,6 +361,7 @@ static int open_sql(struct db *d, const struct query *q, sqlite3_stmt **out)
     char *text = strndup(q->sql.text, q->sql.n);
     if (!text)
         return ctl_fail(CTL_FAILED, "out of memory");
+    sql_add_functions(d->sql); /* where that failed, a use of them says so */
     sqlite3_set_authorizer(d->sql, authorize, NULL);
     int code = sqlite3_prepare_v2(d->sql, text, -1, &s, &tail);
     int single = code == SQLITE_OK && is_end(tail);

@@ -179,8 +179,10 @@ class Connection:
         try:
             self.look_for_losses(math.inf)
             if not self.settled:
-                if not self.client.counters()["connects"]:
-                    self.client.flush(100)
+                counters = self.client.counters()
+                if not counters["connects"]:
+                    # one that is there and busy is given more time
+                    self.client.flush(100 if counters["last_error"] else 1000)
                 self._tell()
         finally:
             self.client.close()
