@@ -23,7 +23,8 @@ enum {
     DEFAULT_SPOOL_BYTES = 1 << 30,
     WAIT_FIRST_NS = 50000,
     WAIT_MAX_NS = 2000000,
-    SAMPLE_BYTES = 16 /* of the widest dtype */
+    SAMPLE_BYTES = 16, /* of the widest dtype */
+    FEW_SAMPLES = 64
 };
 
 /* Large arrays are on the stack only where they are needed. */
@@ -510,15 +511,15 @@ int trd_submit(struct trd_client *c, uint32_t site,
     return append_any(c, &r, samples, 1);
 }
 
+/* samples: room for k. */
 static int submit_cpu(struct trd_client *c, uint32_t site,
                       const struct trd_when *when,
                       const struct trd_tensor *tensor, uint32_t k,
-                      struct trd_histogram *histogram)
+                      struct trd_histogram *histogram, uint8_t *samples)
 {
     struct trd_stats stats;
     struct trd_want want = c->want;
     struct trd_when at = *when;
-    uint8_t samples[TRD_MAX_SAMPLES * SAMPLE_BYTES];
     want.samples = k;
     int failed = trd_stats_cpu_as(tensor, &want, &stats, samples, histogram);
     if (failed == TRD_EUNSUPPORTED || failed == TRD_ENODATA) {
@@ -531,13 +532,33 @@ static int submit_cpu(struct trd_client *c, uint32_t site,
     return trd_submit(c, site, &at, tensor, &stats, samples);
 }
 
+/* Three, so that a small tensor needs little stack: each page of it is
+ * touched. */
+static NOINLINE int submit_cpu_few(struct trd_client *c, uint32_t site,
+                                   const struct trd_when *when,
+                                   const struct trd_tensor *tensor, uint32_t k)
+{
+    uint8_t samples[FEW_SAMPLES * SAMPLE_BYTES];
+    return submit_cpu(c, site, when, tensor, k, NULL, samples);
+}
+
+static NOINLINE int submit_cpu_many(struct trd_client *c, uint32_t site,
+                                    const struct trd_when *when,
+                                    const struct trd_tensor *tensor,
+                                    uint32_t k,
+                                    struct trd_histogram *histogram)
+{
+    uint8_t samples[TRD_MAX_SAMPLES * SAMPLE_BYTES];
+    return submit_cpu(c, site, when, tensor, k, histogram, samples);
+}
+
 static NOINLINE int submit_cpu_histogram(struct trd_client *c, uint32_t site,
                                          const struct trd_when *when,
                                          const struct trd_tensor *tensor,
                                          uint32_t k)
 {
     struct trd_histogram histogram;
-    return submit_cpu(c, site, when, tensor, k, &histogram);
+    return submit_cpu_many(c, site, when, tensor, k, &histogram);
 }
 
 int trd_submit_cpu(struct trd_client *c, uint32_t site,
@@ -550,7 +571,9 @@ int trd_submit_cpu(struct trd_client *c, uint32_t site,
         return trd__lose(c, TRD_EINVAL);
     if (c->want.histogram)
         return submit_cpu_histogram(c, site, when, tensor, k);
-    return submit_cpu(c, site, when, tensor, k, NULL);
+    return k <= FEW_SAMPLES
+               ? submit_cpu_few(c, site, when, tensor, k)
+               : submit_cpu_many(c, site, when, tensor, k, NULL);
 }
 
 void trd_lost(struct trd_client *c, enum trd_cause cause, uint64_t count)

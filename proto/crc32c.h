@@ -8,5 +8,7 @@
 /* The checksum of n bytes that follow bytes whose checksum is crc; 0 for
  * none. Threads: any. */
 uint32_t crc32c(uint32_t crc, const void *bytes, size_t n);
+/* The same without the processor's instruction for it. */
+uint32_t crc32c_by_tables(uint32_t crc, const void *bytes, size_t n);
 
 #endif

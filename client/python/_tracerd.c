@@ -130,6 +130,8 @@ static PyMethodDef module_methods[] = {
      "stats(tensor, k, sampling=0, sampling_arg=0, histogram=0) -> dict or "
      "None"},
     {"hooks_setup", hooks_setup, METH_O, "hooks_setup(dict)"},
+    {"show_call", hooks_show_call, METH_VARARGS,
+     "show_call(type, function)"},
     {"open", tracer_open, METH_VARARGS,
      "open(run, job, info, rank, world, attempt, journal_bytes, thread, "
      "dir=None, sampling=0, sampling_arg=0, histogram=0, same=False) -> "

@@ -332,6 +332,7 @@ static PyMemberDef recorder_members[] = {
     MEMBER(recorder, samples, T_UINT, 0),
     MEMBER(recorder, forward, T_BOOL, 0),
     MEMBER(recorder, backward, T_BOOL, 0),
+    MEMBER(recorder, input_gradients, T_BOOL, 0),
     MEMBER(recorder, active, T_BOOL, 0),
     MEMBER(recorder, closed, T_BOOL, 0),
     MEMBER(recorder, iteration, T_LONGLONG, 0),
@@ -371,8 +372,9 @@ bool recorder_check(PyObject *o)
 
 int calls_init(PyObject *module)
 {
-    return py_type(module, "Call", &call_spec, &call_type) ||
-                   py_type(module, "Recorder", &recorder_spec, &recorder_type)
+    return py_type(module, "Call", &call_spec, NULL, &call_type) ||
+                   py_type(module, "Recorder", &recorder_spec, NULL,
+                           &recorder_type)
                ? -1
                : 0;
 }

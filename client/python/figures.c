@@ -260,7 +260,7 @@ static PyObject *stats_of(const struct view *v, const struct trd_want *want,
         return NULL;
     }
     /* the training may flush subnormals to zero: figures do not */
-    fenv_t caller;
+    trd__modes caller;
     trd__modes_enter(&caller);
     PyObject *d = figures(v, want, &s, samples);
     trd__modes_leave(&caller);

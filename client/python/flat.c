@@ -229,14 +229,14 @@ PyObject *flat_list(const struct flat *f)
 
 int flat_memory(const struct flat *f, uint64_t *address)
 {
-    struct view v;
+    const void *data;
     *address = 0;
     for (Py_ssize_t i = 0; i < f->n; i++) {
         PyObject *tensor = f->at[i].tensor;
         PyObject *type = (PyObject *)Py_TYPE(tensor);
         if (type == known.Parameter)
             continue;
-        if (type != known.Tensor || view_of(tensor, &v)) {
+        if (type != known.Tensor || view_address(tensor, &data)) {
             PyObject *memory_of = known_function(hook_names.memory_of);
             PyObject *list = memory_of ? flat_list(f) : NULL;
             PyObject *number =
@@ -248,7 +248,7 @@ int flat_memory(const struct flat *f, uint64_t *address)
             Py_XDECREF(number);
             return PyErr_Occurred() ? -1 : 0;
         }
-        *address = (uint64_t)(uintptr_t)v.tensor.data;
+        *address = (uint64_t)(uintptr_t)data;
         if (*address)
             return 0;
     }

@@ -14,7 +14,7 @@ enum {
     BACKWARD_INPUT = TRD_BACKWARD * 4 + SLOT_INPUT
 };
 
-static PyObject *gate_type;
+static PyObject *gate_type, *entry_type, *exit_type;
 
 /* ---- records ---- */
 
@@ -317,7 +317,7 @@ static int see_inputs(struct gate *g, struct call *call,
     bool failed = false;
     if (r->forward && put_all(g, FORWARD_INPUT, call, tensors))
         return -1;
-    if (!call->hooked || !tensors->n)
+    if (!call->hooked || !tensors->n || !r->input_gradients)
         return 0;
     int leaf = known_attribute(g->thing, hook_names.leaf);
     if (leaf < 0)
@@ -388,13 +388,9 @@ static int is_off(struct gate *g)
     return none < 0 ? -1 : !none;
 }
 
-/* enter(module, args, kwargs) */
-static PyObject *gate_enter(PyObject *o, PyObject *const *args,
-                            Py_ssize_t n_args)
+static int gate_begin(struct gate *g, PyObject *module, PyObject *args,
+                      PyObject *kwargs)
 {
-    struct gate *g = (struct gate *)o;
-    if (n_args != 3)
-        return tracer_misuse("enter takes 3 arguments");
     int off = is_off(g);
     struct here *h = off ? NULL : here_of(g->recorder);
     int rc = off > 0 ? 0 : -1;
@@ -402,11 +398,22 @@ static PyObject *gate_enter(PyObject *o, PyObject *const *args,
         struct flat tensors = {.n = 0};
         tensors.at = tensors.few;
         h->busy++;
-        rc = enter(g, h, args[0], args[1], args[2], &tensors);
+        rc = enter(g, h, module, args, kwargs, &tensors);
         flat_clear(&tensors);
         h->busy--;
     }
-    return rc && recorder_failed(g->recorder) ? NULL : py_none();
+    return rc && recorder_failed(g->recorder) ? -1 : 0;
+}
+
+/* enter(module, args, kwargs) */
+static PyObject *gate_enter(PyObject *o, PyObject *const *args,
+                            Py_ssize_t n_args)
+{
+    if (n_args != 3)
+        return tracer_misuse("enter takes 3 arguments");
+    return gate_begin((struct gate *)o, args[0], args[1], args[2])
+               ? NULL
+               : py_none();
 }
 
 /* ---- a call ends ---- */
@@ -472,14 +479,10 @@ static int forget(struct recorder *r)
     return done ? 0 : -1;
 }
 
-/* leave(output, error): error is what the call raised, or None. */
-static PyObject *gate_leave(PyObject *o, PyObject *const *args,
-                            Py_ssize_t n_args)
+/* error: what the call raised, or None. */
+static int gate_end(struct gate *g, PyObject *output, PyObject *error)
 {
-    struct gate *g = (struct gate *)o;
     struct recorder *r = g->recorder;
-    if (n_args != 2)
-        return tracer_misuse("leave takes 2 arguments");
     int off = is_off(g);
     struct here *h = off ? NULL : here_of(r);
     int rc = off > 0 ? 0 : -1;
@@ -487,7 +490,7 @@ static PyObject *gate_leave(PyObject *o, PyObject *const *args,
         struct flat tensors = {.n = 0};
         tensors.at = tensors.few;
         h->busy++;
-        rc = leave(g, h, args[0], args[1], &tensors);
+        rc = leave(g, h, output, error, &tensors);
         flat_clear(&tensors);
         h->busy--;
         if (rc)
@@ -497,7 +500,63 @@ static PyObject *gate_leave(PyObject *o, PyObject *const *args,
     }
     if (rc && PyErr_Occurred())
         rc = recorder_failed(r);
-    return rc ? NULL : py_none();
+    return rc;
+}
+
+/* leave(output, error) */
+static PyObject *gate_leave(PyObject *o, PyObject *const *args,
+                            Py_ssize_t n_args)
+{
+    if (n_args != 2)
+        return tracer_misuse("leave takes 2 arguments");
+    return gate_end((struct gate *)o, args[0], args[1]) ? NULL : py_none();
+}
+
+/* ---- calls of hooks ---- */
+
+/* What a hook gives back. Where the stack had no room for it, no call would
+ * do: that is counted, see settle(). */
+PyObject *gate_hook_done(struct gate *g, int rc)
+{
+    if (!rc)
+        return py_none();
+    if (!PyErr_ExceptionMatches(PyExc_RecursionError))
+        return NULL;
+    PyErr_Clear();
+    g->missed++;
+    return py_none();
+}
+
+/* hook(module, args, kwargs) */
+static PyObject *entry_call(PyObject *o, PyObject *args, PyObject *named)
+{
+    struct gate *g = (struct gate *)o;
+    if (named || PyTuple_Size(args) != 3)
+        return tracer_misuse("the hook takes a module, args and kwargs");
+    int rc = known_compiling();
+    if (!rc)
+        rc = gate_begin(g, PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1),
+                        PyTuple_GetItem(args, 2));
+    return gate_hook_done(g, rc < 0 ? rc : 0);
+}
+
+/* hook(module, args, kwargs, output) */
+static PyObject *exit_call(PyObject *o, PyObject *args, PyObject *named)
+{
+    struct gate *g = (struct gate *)o;
+    if (named || PyTuple_Size(args) != 4)
+        return tracer_misuse("the hook takes a module, args, kwargs and "
+                             "what came out");
+    int rc = known_compiling();
+    if (!rc) {
+        PyObject *output = PyTuple_GetItem(args, 3);
+        PyObject *error = output == Py_None
+                              ? PyObject_CallNoArgs(known.raised)
+                              : py_none();
+        rc = error ? gate_end(g, output, error) : -1;
+        Py_XDECREF(error);
+    }
+    return gate_hook_done(g, rc < 0 ? rc : 0);
 }
 
 /* ---- Gate ---- */
@@ -564,16 +623,38 @@ static PyType_Slot gate_slots[] = {
     {Py_tp_traverse, (void *)gate_traverse},
     {Py_tp_methods, gate_methods},
     {Py_tp_members, gate_members},
-    {Py_tp_doc, (void *)"The entrance or the exit of a module."},
+    {Py_tp_doc, (void *)"The entrance or the exit of a module; a base."},
     {0, NULL}};
 
-static PyType_Spec gate_spec = {
-    .name = "tracerd._tracerd.Gate",
-    .basicsize = sizeof(struct gate),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = gate_slots};
+static PyType_Slot entry_slots[] = {
+    {Py_tp_call, (void *)entry_call},
+    {Py_tp_doc, (void *)"A hook before a module's forward; a base."},
+    {0, NULL}};
+
+static PyType_Slot exit_slots[] = {
+    {Py_tp_call, (void *)exit_call},
+    {Py_tp_doc, (void *)"A hook after a module's forward; a base."},
+    {0, NULL}};
+
+/* The garbage collector's part is inherited. */
+#define GATE_SPEC(of, more, slots_of)                                         \
+    {                                                                         \
+        .name = "tracerd._tracerd." of, .basicsize = sizeof(struct gate),     \
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | (more),           \
+        .slots = slots_of                                                     \
+    }
+
+static PyType_Spec gate_spec =
+    GATE_SPEC("Gate", Py_TPFLAGS_HAVE_GC, gate_slots);
+static PyType_Spec entry_spec = GATE_SPEC("Entry", 0, entry_slots);
+static PyType_Spec exit_spec = GATE_SPEC("Exit", 0, exit_slots);
 
 int gate_init(PyObject *module)
 {
-    return py_type(module, "Gate", &gate_spec, &gate_type);
+    return py_type(module, "Gate", &gate_spec, NULL, &gate_type) ||
+                   py_type(module, "Entry", &entry_spec, gate_type,
+                           &entry_type) ||
+                   py_type(module, "Exit", &exit_spec, gate_type, &exit_type)
+               ? -1
+               : 0;
 }

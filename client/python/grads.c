@@ -122,18 +122,14 @@ static int see_leaf(struct grad *h, PyObject *grad)
     return rc;
 }
 
-/* see(gradient), see(sent, received) or see(gradients) */
-static PyObject *grad_see(PyObject *o, PyObject *const *args,
-                          Py_ssize_t n_args)
+/* first: the gradient, what a node sends, or what it gets. */
+static int grad_come(struct grad *h, PyObject *first)
 {
-    struct grad *h = (struct grad *)o;
-    if (n_args < 1)
-        return tracer_misuse("see takes gradients");
     struct recorder *r = h->gate->recorder;
     if (r->closed)
-        return py_none();
-    Py_INCREF(o); /* a leaf's goes while it is called */
-    PyObject *grad = gradient_of(h, args[0]);
+        return 0;
+    Py_INCREF((PyObject *)h); /* a leaf's goes while it is called */
+    PyObject *grad = gradient_of(h, first);
     int rc = 0;
     if (grad)
         rc = h->kind == GRAD_LEAF ? see_leaf(h, grad) : see(h, grad);
@@ -141,8 +137,32 @@ static PyObject *grad_see(PyObject *o, PyObject *const *args,
         rc = -1;
     if (rc)
         rc = recorder_failed(r);
-    Py_DECREF(o);
-    return rc ? NULL : py_none();
+    Py_DECREF((PyObject *)h);
+    return rc;
+}
+
+/* see(gradient), see(sent, received) or see(gradients) */
+static PyObject *grad_see(PyObject *o, PyObject *const *args,
+                          Py_ssize_t n_args)
+{
+    if (n_args < 1)
+        return tracer_misuse("see takes gradients");
+    return grad_come((struct grad *)o, args[0]) ? NULL : py_none();
+}
+
+static PyObject *grad_call(PyObject *o, PyObject *args, PyObject *named)
+{
+    struct grad *h = (struct grad *)o;
+    if (named || PyTuple_Size(args) < 1)
+        return tracer_misuse("the hook takes gradients");
+    struct gate *g = h->gate;
+    Py_INCREF((PyObject *)g);
+    int rc = known_compiling(); /* compiled autograd */
+    if (!rc)
+        rc = grad_come(h, PyTuple_GetItem(args, 0));
+    PyObject *done = gate_hook_done(g, rc < 0 ? rc : 0);
+    Py_DECREF((PyObject *)g);
+    return done;
 }
 
 /* ---- hooks are put ---- */
@@ -311,6 +331,7 @@ static PyMemberDef grad_fields[] = {
 
 static PyType_Slot grad_slots[] = {
     {Py_tp_members, grad_fields},
+    {Py_tp_call, (void *)grad_call},
     {Py_tp_dealloc, (void *)grad_dealloc},
     {Py_tp_methods, grad_methods},
     {Py_tp_getset, grad_members},
@@ -326,5 +347,5 @@ static PyType_Spec grad_spec = {
 
 int grads_init(PyObject *module)
 {
-    return py_type(module, "GradHook", &grad_spec, &grad_type);
+    return py_type(module, "GradHook", &grad_spec, NULL, &grad_type);
 }

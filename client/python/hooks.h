@@ -27,20 +27,25 @@
     X(Parameter)                                                              \
     X(OrderedDict)                                                            \
     X(GradHook)        /* a class on ours, see hooks.py */                    \
+    X(last)            /* class of nodes that lead nowhere, or None */        \
     X(graph_task)      /* () -> number of the backward pass, or -1 */         \
     X(is_grad_enabled) /* () -> bool */                                       \
     X(transform)       /* () -> None unless vmap or grad is at work */        \
     X(tracing)         /* () -> None unless torch.jit or ONNX traces */       \
     X(is_compiling)    /* () -> bool */                                       \
+    X(compiler)        /* dict with the flag it reads, or None */             \
+    X(raised)          /* () -> the exception of the call that ends */        \
     X(several)         /* (places, hook): hooks for the sum of some edges */  \
     X(inert)           /* () -> what takes a hook's place in a copy */        \
     X(globals)         /* dict in which the functions below are looked up */
 
 /* X(name): attributes and methods. */
 #define HOOK_NAMES(X)                                                         \
+    X(__call__)                                                               \
     X(_backward_hooks)                                                        \
     X(_begin_pass)                                                            \
     X(_in_checkpoint)                                                         \
+    X(_is_compiling_flag)                                                     \
     X(_is_inside)                                                             \
     X(_keep_leaf)                                                             \
     X(_put_odd)                                                               \
@@ -79,6 +84,10 @@ extern struct hook_names {
 #undef HOOK_NAME_MEMBER
 } hook_names;
 
+/* show_call(type, function): type.__call__ is the function from now on, but
+ * calls go to what the type has in C, which does the same. For Dynamo, which
+ * looks at the attribute and cannot look into C. */
+PyObject *hooks_show_call(PyObject *module, PyObject *args);
 /* Makes the types, when the module is made: 0, or -1 with an exception. */
 int hooks_init(PyObject *module);
 /* hooks_setup(known): a dict of the KNOWN; `shared` may be changed by a
@@ -95,6 +104,8 @@ int known_none(PyObject *function);
  * PyErr_Occurred(). */
 long long known_number(PyObject *o, PyObject *name);
 long long known_task(void);
+/* Whether this runs in order to be compiled; -1 with an exception. */
+int known_compiling(void);
 /* A function of the Python half, borrowed; NULL with an exception. */
 PyObject *known_function(PyObject *name);
 
@@ -198,6 +209,7 @@ struct recorder {
     PyObject *root;   /* its calls are the micro-batches */
     unsigned samples;
     char forward, backward;
+    char input_gradients; /* else of outputs only */
     char direct; /* client is a struct client, and reads what it can */
     char active, closed;
     long long iteration;
@@ -240,6 +252,8 @@ struct site {
 
 enum { GATE_SITES = 32 };
 
+/* Both are hooks, too: Entry(recorder, thing) before a forward, Exit() after
+ * it. */
 struct gate {
     PyObject ob_base;
     struct recorder *recorder; /* owned */
@@ -250,6 +264,9 @@ struct gate {
 };
 
 int gate_init(PyObject *module);
+/* What a hook of the gate gives back: None, or NULL where rc is not 0 and its
+ * exception must surface. */
+PyObject *gate_hook_done(struct gate *g, int rc);
 /* One record. 0, or -1 with an exception. */
 int gate_put(struct gate *g, unsigned slot, Py_ssize_t at, PyObject *path,
              struct call *call, uint32_t labels, PyObject *tensor);

@@ -23,6 +23,26 @@ PyObject *hooks_setup(PyObject *module, PyObject *dict)
     return py_none();
 }
 
+PyObject *hooks_show_call(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *type, *function;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &function))
+        return NULL;
+    /* Set as an attribute, it would become what is called. */
+    PyObject *dict = PyObject_GenericGetDict(type, NULL);
+    int rc = dict && PyDict_Check(dict)
+                 ? PyDict_SetItem(dict, hook_names.__call__, function)
+                 : -1;
+    Py_XDECREF(dict);
+    if (rc) {
+        PyErr_Clear();
+        rc = PyObject_SetAttr(type, hook_names.__call__, function);
+    }
+    PyType_Modified((PyTypeObject *)type);
+    return rc ? NULL : py_none();
+}
+
 int hooks_init(PyObject *module)
 {
 #define HOOK_NAME_INTERN(name)                                                \
@@ -78,6 +98,21 @@ static long long number_of(PyObject *o)
 long long known_number(PyObject *o, PyObject *name)
 {
     return number_of(PyObject_GetAttr(o, name));
+}
+
+/* torch.compiler.is_compiling() without its frame, where it is no more than
+ * a flag of that module. */
+int known_compiling(void)
+{
+    if (!PyDict_Check(known.compiler))
+        return known_answer(known.is_compiling);
+    PyObject *yes =
+        PyDict_GetItemWithError(known.compiler, hook_names._is_compiling_flag);
+    if (yes == Py_False)
+        return 0;
+    if (!yes)
+        return PyErr_Occurred() ? -1 : 0;
+    return PyObject_IsTrue(yes);
 }
 
 long long known_task(void)

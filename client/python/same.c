@@ -216,7 +216,7 @@ const struct trd_stats *same_find(struct same *s, PyObject *tensor,
     struct entry *set = s->entry[set_of(v->tensor.data)];
     for (unsigned i = 0; i < WAYS; i++) {
         struct entry *e = &set[i];
-        if (!e->weak || PyWeakref_GetObject(e->weak) != tensor ||
+        if (!e->weak || py_referent(e->weak) != tensor ||
             e->version != look->version || e->writes != look->writes ||
             e->want.samples != want->samples || !same_place(e, v) ||
             !samples_hold(v, e) ||
@@ -248,8 +248,8 @@ static struct entry *entry_for(struct same *s, PyObject *tensor,
     unsigned set = set_of(data);
     for (unsigned i = 0; i < WAYS; i++) {
         struct entry *e = &s->entry[set][i];
-        PyObject *of = e->weak ? PyWeakref_GetObject(e->weak) : Py_None;
-        if (of == Py_None || of == tensor)
+        const PyObject *of = e->weak ? py_referent(e->weak) : NULL;
+        if (!of || of == tensor)
             return e;
     }
     return &s->entry[set][s->oldest[set]++ % WAYS];

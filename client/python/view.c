@@ -308,6 +308,16 @@ out:
     return result;
 }
 
+int view_address(PyObject *o, const void **address)
+{
+    struct view v;
+    if (!torch.tensor ||
+        (torch.api ? view_by_exchange(o, &v) : view_by_attributes(o, &v)))
+        return -1;
+    *address = v.tensor.data;
+    return 0;
+}
+
 int view_of(PyObject *o, struct view *out)
 {
     PyObject *type = (PyObject *)Py_TYPE(o);

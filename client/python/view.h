@@ -45,6 +45,9 @@ void view_use_device(bool on, void *stream);
 /* 0 if the object is a plain dense tensor whose memory holds its elements as
  * they are; -1 (never an exception) for everything else. */
 int view_of(PyObject *o, struct view *out);
+/* Where the elements of a torch.Tensor begin, whatever their bits mean: 0, or
+ * -1 (never an exception) where that is nowhere to be seen. */
+int view_address(PyObject *tensor, const void **address);
 /* Whether the memory can be read from here. */
 bool view_is_here(const struct view *v);
 /* The stream that work of the device goes to now: 0, or -1. */

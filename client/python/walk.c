@@ -179,7 +179,7 @@ static int visit(struct walk *w, const struct edges *e, PyObject *node)
         const struct edge *edge = edge_of(e, to, number);
         if (edge) {
             rc = found_at(&w->found[edge - e->edge], node, i);
-        } else if (to != Py_None) {
+        } else if (to != Py_None && (PyObject *)Py_TYPE(to) != known.last) {
             Py_INCREF(to);
             rc = push(w, to);
         }

@@ -107,7 +107,7 @@ void trd__cuda_finish(const struct trd__cuda_result *result,
                       struct trd_histogram *histogram)
 {
     const struct trd__job *job = &result->job;
-    fenv_t caller;
+    trd__modes caller;
 
     trd__modes_enter(&caller);
     trd__finish(job, result->n, &result->tally, &result->sum, out);

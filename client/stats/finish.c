@@ -160,9 +160,15 @@ static void finish_sums(const struct trd__job *job, uint64_t finite,
     if (m2.hi < 0)
         m2.hi = m2.lo = 0;
     squares = dd_add(m2, dd_mul(count, dd_mul(mean, mean)));
-    out->mean = ldexp(mean.hi, back) + 0.0; /* -0 becomes +0 */
-    out->std = ldexp(sqrt(dd_div(m2, count).hi), back);
-    out->l2 = ldexp(sqrt(squares.hi), back);
+    out->mean = mean.hi;
+    out->std = sqrt(dd_div(m2, count).hi);
+    out->l2 = sqrt(squares.hi);
+    if (back) {
+        out->mean = ldexp(out->mean, back);
+        out->std = ldexp(out->std, back);
+        out->l2 = ldexp(out->l2, back);
+    }
+    out->mean += 0.0; /* -0 becomes +0 */
     /* It is at most half the range of the elements; rounding may not know. */
     if (out->std > DBL_MAX)
         out->std = DBL_MAX;

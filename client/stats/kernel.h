@@ -179,10 +179,16 @@ const struct trd__kernel *const *trd__kernels(void);
 /* The one to use: the first of trd__kernels(), or as TRACERD_KERNEL says. */
 const struct trd__kernel *trd__kernel_best(void);
 
+#if defined(__x86_64__)
+typedef unsigned trd__modes; /* MXCSR */
+#else
+typedef fenv_t trd__modes;
+#endif
+
 /* Rounds to nearest and keeps subnormals, until the caller's own modes are put
  * back. For whoever computes with figures in the caller's thread. */
-void trd__modes_enter(fenv_t *caller);
-void trd__modes_leave(const fenv_t *caller);
+void trd__modes_enter(trd__modes *caller);
+void trd__modes_leave(const trd__modes *caller);
 
 /* trd_stats_cpu_as() with a kernel and a number of threads of the caller's
  * choice; threads also for tensors that are too small to be worth it. */

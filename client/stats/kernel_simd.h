@@ -56,9 +56,10 @@ INLINE void run_begin(struct form f, struct run *run,
     run->zero = run->subnormal = 0;
 }
 
-/* `absent` elements of the tile are K instead. */
+/* `finite` elements, and `absent` ones that are K instead. */
 INLINE void run_add(struct form f, struct run *run, const struct seen *s,
-                    const struct rare *r, uint32_t absent, uint64_t k)
+                    const struct rare *r, uint32_t finite, uint32_t absent,
+                    uint64_t k)
 {
     uint64_t a = k & (f.order == FLOAT ? f.sign - 1 : UINT64_MAX);
     uint32_t zero = r->zero - (a == 0 && f.normal ? absent : 0);
@@ -68,7 +69,7 @@ INLINE void run_add(struct form f, struct run *run, const struct seen *s,
     run->next = min_u(run->next, r->next, f.size);
     run->zero += zero;
     run->subnormal += f.normal > 1 ? below - (f.order == FLOAT ? zero : 0) : 0;
-    run->finite += TRD__TILE - absent;
+    run->finite += finite;
 }
 
 enum fold_by { MAX_S, MAX_U, MIN_S, MIN_U };
@@ -245,9 +246,10 @@ INLINE void sums_now(const struct run *run)
 
 /* ---- tiles ---- */
 
-/* A full tile for the sums, and the one it stands for. */
+/* Full rows for the sums, and the tile they stand for. */
 struct part {
     const unsigned char *p;
+    uint32_t n; /* elements of these rows */
     const struct seen *seen;
     uint64_t code;   /* K */
     double k;        /* the same, but for int64 and uint64 */
@@ -286,7 +288,7 @@ INLINE void wide_sum(struct form f, struct run *run, const struct part *t)
     double s, q;
 
     if (is_int64(f)) {
-        if (wide_int64(f, t->p, t->code, &s, &q))
+        if (wide_int64(f, t->p, t->n, t->code, &s, &q))
             sum_later(run, s, q, t->finite,
                       shift_int64(f, run->job, t->code), 0);
         else
@@ -304,7 +306,10 @@ INLINE void wide_sum(struct form f, struct run *run, const struct part *t)
             return;
         }
     }
-    wide(f, t->p, t->k, &s, &q);
+    if (t->n == TRD__TILE) /* compiled by itself: the rows are known */
+        wide(f, t->p, TRD__TILE, t->k, &s, &q);
+    else
+        wide(f, t->p, t->n, t->k, &s, &q);
     /* nothing but zeros: the unit is the smaller one */
     sum_later(run, s, q, t->finite, dd_two(t->k, -pilot),
               q == 0 && t->k == 0 && pilot == 0 ? -1 : 0);
@@ -324,22 +329,22 @@ INLINE bool narrow_sum(struct form f, struct run *run, const unsigned char *p,
     return true;
 }
 
-/* The copy with K in the place of what has no value; counts that. */
+/* The copy of m elements in n, with K in the place of what has no value;
+ * counts that. */
 INLINE uint32_t copy_finite(struct form f, struct run *run,
                             const unsigned char *p, uint32_t m, uint64_t code,
-                            unsigned char *copy)
+                            unsigned char *copy, uint32_t n)
 {
     vec k = all(code, f.size);
     count finite = count_none(), pinf = count_none(), ninf = count_none();
     uint32_t absent, infinite;
 
-    for (uint32_t at = m * f.size / VEC * VEC; at < TRD__TILE * f.size;
-         at += VEC)
+    for (uint32_t at = m * f.size / VEC * VEC; at < n * f.size; at += VEC)
         store(copy + at, k);
     memcpy(copy, p, m * f.size);
     if (!f.special)
         return 0;
-    for (unsigned at = 0; at < TRD__TILE * f.size; at += VEC) {
+    for (unsigned at = 0; at < n * f.size; at += VEC) {
         vec w = load(copy + at);
         vec r = rank(f, w);
         vec limit = all(f.special, f.size);
@@ -351,7 +356,7 @@ INLINE uint32_t copy_finite(struct form f, struct run *run,
         }
         store(copy + at, pick_lt(r, limit, w, k, f.size));
     }
-    absent = TRD__TILE - count_total(finite, f.size);
+    absent = n - count_total(finite, f.size);
     run->pinf += count_total(pinf, f.size);
     run->ninf += count_total(ninf, f.size);
     infinite = count_total(pinf, f.size) + count_total(ninf, f.size);
@@ -390,17 +395,21 @@ INLINE void odd_tile(struct form f, struct passes passes, struct run *run,
     _Alignas(64) unsigned char copy[TRD__TILE * 8];
     struct seen seen;
     struct rare rare;
-    struct part t = {copy, &seen, 0, 0, 0, p, m};
+    /* rows without an element would add zeros; narrow tiles are full */
+    uint32_t rows = (m + TRD__LANES - 1) / TRD__LANES;
+    uint32_t n = is_narrow(f) && run->job->narrow ? TRD__TILE
+                                                  : rows * TRD__LANES;
+    struct part t = {copy, n, &seen, 0, 0, 0, p, m};
 
     if (!find_k(f, p, m, &t.code, &t.k)) {
         count_absent(f, run, p, m);
         run->sums[run->tile] = sum_zero();
         return;
     }
-    t.finite = m - copy_finite(f, run, p, m, t.code, copy);
-    seen = look_again(f, copy);
-    rare = rare_of(f, copy, &seen);
-    run_add(f, run, &seen, &rare, TRD__TILE - t.finite, t.code);
+    t.finite = m - copy_finite(f, run, p, m, t.code, copy, n);
+    seen = look_again(f, copy, n);
+    rare = rare_of(f, copy, n, &seen);
+    run_add(f, run, &seen, &rare, t.finite, n - t.finite, t.code);
     if (!is_narrow(f) || !run->job->narrow || t.finite < m ||
         !passes.narrow(run, copy, (float)t.k, m))
         passes.wide(run, &t);
@@ -411,7 +420,7 @@ INLINE void full_tile(struct form f, struct passes passes, struct run *run,
 {
     struct seen seen;
     struct rare rare;
-    struct part t = {p, &seen, 0, 0, TRD__TILE, p, TRD__TILE};
+    struct part t = {p, TRD__TILE, &seen, 0, 0, TRD__TILE, p, TRD__TILE};
     uint64_t h;
 
     seen = look(f, p, &h);
@@ -420,12 +429,12 @@ INLINE void full_tile(struct form f, struct passes passes, struct run *run,
         passes.odd(run, p, TRD__TILE);
         return;
     }
-    rare = rare_of(f, p, &seen);
+    rare = rare_of(f, p, TRD__TILE, &seen);
     if (rare.sign) {
         passes.odd(run, p, TRD__TILE);
         return;
     }
-    run_add(f, run, &seen, &rare, 0, 0);
+    run_add(f, run, &seen, &rare, TRD__TILE, 0, 0);
     if (is_narrow(f) && run->job->narrow) {
         float k = median_f32(probe_f32(f, p, 0), probe_f32(f, p, 1),
                              probe_f32(f, p, 2));

@@ -226,12 +226,13 @@ INLINE uint64_t hash_short(const unsigned char *p, size_t bytes)
     return h;
 }
 
-/* The same of a copy, whose hash is not wanted. */
-INLINE struct seen look_again(struct form f, const unsigned char *p)
+/* The same of a copy of n elements, whose hash is not wanted. */
+INLINE struct seen look_again(struct form f, const unsigned char *p,
+                              uint32_t n)
 {
     struct seen s = seen_none(f);
 
-    for (unsigned at = 0; at < TRD__TILE * f.size; at += VEC)
+    for (unsigned at = 0; at < n * f.size; at += VEC)
         seen_add(f, &s, load(p + at));
     return s;
 }
@@ -267,14 +268,15 @@ struct rare {
     vec next;             /* least magnitude - 1, where 0 is the largest */
 };
 
-INLINE struct rare count_zeros(struct form f, const unsigned char *p)
+INLINE struct rare count_zeros(struct form f, const unsigned char *p,
+                               uint32_t n)
 {
     count zero = count_none(), below = count_none(), sign = count_none();
     vec minus_one = all(UINT64_MAX, f.size);
     vec next = minus_one;
     struct rare r = {0};
 
-    for (unsigned at = 0; at < TRD__TILE * f.size; at += VEC) {
+    for (unsigned at = 0; at < n * f.size; at += VEC) {
         vec w = load(p + at);
         vec a = magnitude(f, w);
 
@@ -293,25 +295,25 @@ INLINE struct rare count_zeros(struct form f, const unsigned char *p)
 }
 
 /* Where there are no zeros. */
-INLINE uint32_t count_below(struct form f, const unsigned char *p)
+INLINE uint32_t count_below(struct form f, const unsigned char *p, uint32_t n)
 {
     count below = count_none();
 
-    for (unsigned at = 0; at < TRD__TILE * f.size; at += VEC)
+    for (unsigned at = 0; at < n * f.size; at += VEC)
         below = count_lt(below, magnitude(f, load(p + at)),
                          all(f.normal, f.size), f.size);
     return count_total(below, f.size);
 }
 
-INLINE struct rare rare_of(struct form f, const unsigned char *p,
+INLINE struct rare rare_of(struct form f, const unsigned char *p, uint32_t n,
                            const struct seen *s)
 {
     struct rare r = {0};
 
     if (f.normal && any_eq(s->least, all(0, f.size), f.size))
-        return count_zeros(f, p);
+        return count_zeros(f, p, n);
     r.next = add(s->least, all(UINT64_MAX, f.size), f.size);
     if (f.normal > 1 && any_lt(s->least, all(f.normal, f.size), f.size))
-        r.below = count_below(f, p);
+        r.below = count_below(f, p, n);
     return r;
 }

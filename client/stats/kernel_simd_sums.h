@@ -116,8 +116,9 @@ INLINE void load_pair(struct form f, const unsigned char *p, unsigned i,
     }
 }
 
-INLINE void wide(struct form f, const unsigned char *p, double k, double *sum,
-                 double *square)
+/* Of n elements, full rows. */
+INLINE void wide(struct form f, const unsigned char *p, uint32_t n, double k,
+                 double *sum, double *square)
 {
     enum { N = TRD__LANES / LANES_D, PART = N / WIDE_PARTS };
     vecd scale =
@@ -129,7 +130,7 @@ INLINE void wide(struct form f, const unsigned char *p, double k, double *sum,
 
         for (int i = 0; i < PART; i++)
             sum_of[i] = square_of[i] = alld(0);
-        for (unsigned r = 0; r < TRD__TILE; r += TRD__LANES)
+        for (unsigned r = 0; r < n; r += TRD__LANES)
             for (int i = 0; i < PART; i += 2) {
                 vecd x[2];
 
@@ -150,8 +151,8 @@ INLINE void wide(struct form f, const unsigned char *p, double k, double *sum,
 }
 
 /* int64 and uint64, of which x - k is an int64 throughout: otherwise false. */
-INLINE bool wide_int64(struct form f, const unsigned char *p, uint64_t k,
-                       double *sum, double *square)
+INLINE bool wide_int64(struct form f, const unsigned char *p, uint32_t n,
+                       uint64_t k, double *sum, double *square)
 {
     enum { N = TRD__LANES / LANES_D, PART = N / WIDE_PARTS };
     vec bias = all(f.order == SIGNED ? 0 : f.sign, 8);
@@ -162,7 +163,7 @@ INLINE bool wide_int64(struct form f, const unsigned char *p, uint64_t k,
     for (int first = 0; first < N; first += PART) {
         for (int i = first; i < first + PART; i++)
             s[i] = q[i] = alld(0);
-        for (unsigned r = 0; r < TRD__TILE; r += TRD__LANES)
+        for (unsigned r = 0; r < n; r += TRD__LANES)
             for (int i = first; i < first + PART; i++) {
                 vec x = xor(load(p + 8 * (r + (unsigned)i * LANES_D)), bias);
                 vec diff = sub64(x, shift);

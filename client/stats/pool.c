@@ -8,6 +8,7 @@
  * finds an empty pool and starts its own. */
 #include "client/stats/kernel.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -43,9 +44,10 @@ static void watch_forks(void)
 
 static void *help(void *unused)
 {
-    fenv_t caller;
+    trd__modes caller;
 
     (void)unused;
+    fesetenv(FE_DFL_ENV); /* those of who started it go for all units */
     trd__modes_enter(&caller);
     pthread_mutex_lock(&pool.lock);
     for (;;) {

@@ -15,7 +15,6 @@
 #include "proto/sampling.h"
 #include "tracerd/stats.h"
 
-#include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -33,20 +32,33 @@ enum {
                                that a transposed tensor is read in columns */
 };
 
-void trd__modes_enter(fenv_t *caller)
+#if defined(__x86_64__)
+/* No x87 instruction is in here, so one register holds all the modes. Setting
+ * those of the x87 unit as well, as <fenv.h> does, takes longer than a small
+ * tensor. */
+void trd__modes_enter(trd__modes *caller)
+{
+    *caller = __builtin_ia32_stmxcsr();
+    /* all exceptions masked, to nearest, subnormals kept */
+    __builtin_ia32_ldmxcsr(0x1f80);
+}
+
+void trd__modes_leave(const trd__modes *caller)
+{
+    __builtin_ia32_ldmxcsr(*caller);
+}
+#else
+void trd__modes_enter(trd__modes *caller)
 {
     fegetenv(caller);
     fesetenv(FE_DFL_ENV);
-#if defined(__SSE__)
-    /* ISO C has no word for flushing subnormals; 0x8040 are its two bits. */
-    __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~0x8040u);
-#endif
 }
 
-void trd__modes_leave(const fenv_t *caller)
+void trd__modes_leave(const trd__modes *caller)
 {
     fesetenv(caller);
 }
+#endif
 
 /* ---- one tensor ---- */
 
@@ -58,7 +70,7 @@ struct call {
     uint64_t block; /* tiles of a block, a power of two */
     uint32_t blocks;
     _Atomic uint32_t next;
-    struct trd__sum sum[BLOCKS]; /* of each block */
+    struct trd__sum *sum; /* of each block */
     enum trd_histogram_kind histogram;
     pthread_mutex_t lock; /* guards what follows */
     struct trd__tally tally;
@@ -72,29 +84,55 @@ struct share {
     uint64_t *bins;
 };
 
-/* The first finite element of tile 0; 0 where there is none. */
-static void find_pilot(struct trd__job *job, const struct trd__walk *of)
+/* Whether one of m elements, at most 64, is finite: the first is the pilot. */
+static bool is_pilot(struct trd__job *job, const void *elements, uint32_t m)
+{
+    double x[64];
+
+    if (job->dtype == TRD_I64 || job->dtype == TRD_U64) {
+        memcpy(&job->pilot, elements, sizeof job->pilot);
+        return true;
+    }
+    trd__decode64(job->dtype, elements, m, x);
+    for (uint32_t i = 0; i < m; i++)
+        if (isfinite(x[i])) {
+            job->pilot.f = x[i];
+            return true;
+        }
+    return false;
+}
+
+static void find_pilot_gathered(struct trd__job *job,
+                                const struct trd__walk *of, uint64_t n)
 {
     struct trd__walk walk = *of;
     unsigned char few[64 * TRD__MAX_ELEMENT];
-    double x[64];
-    uint64_t n = walk.n < TRD__TILE ? walk.n : TRD__TILE;
 
     trd__walk_seek(&walk, 0);
-    if (job->dtype == TRD_I64 || job->dtype == TRD_U64) {
-        trd__walk_read(&walk, &job->pilot, 1);
+    for (uint64_t at = 0; at < n;) {
+        uint32_t m = at == 0 ? 1 : n - at < 64 ? (uint32_t)(n - at) : 64;
+
+        trd__walk_read(&walk, few, m);
+        if (is_pilot(job, few, m))
+            return;
+        at += m;
+    }
+}
+
+/* The first finite element of tile 0; 0 where there is none. */
+static void find_pilot(struct trd__job *job, const struct trd__walk *of)
+{
+    uint64_t n = of->n < TRD__TILE ? of->n : TRD__TILE;
+
+    if (!trd__walk_is_contiguous(of)) {
+        find_pilot_gathered(job, of, n);
         return;
     }
     for (uint64_t at = 0; at < n;) {
         uint32_t m = at == 0 ? 1 : n - at < 64 ? (uint32_t)(n - at) : 64;
 
-        trd__walk_read(&walk, few, m);
-        trd__decode64(job->dtype, few, m, x);
-        for (uint32_t i = 0; i < m; i++)
-            if (isfinite(x[i])) {
-                job->pilot.f = x[i];
-                return;
-            }
+        if (is_pilot(job, of->data + at * of->size, m))
+            return;
         at += m;
     }
 }
@@ -239,22 +277,50 @@ static void cut_into_blocks(struct call *c, unsigned threads)
     c->blocks = (uint32_t)((tiles + c->block - 1) / c->block);
 }
 
-static NOINLINE void compute(struct call *c, unsigned threads,
-                             struct trd_stats *out)
+/* Any tensor, by whoever comes. */
+static NOINLINE void compute_blocks(struct call *c, unsigned threads,
+                                    struct trd__tree *tree)
 {
-    struct trd__tree tree = {.n = 0};
-    struct trd__sum sum;
+    struct trd__sum sum[BLOCKS];
 
-    c->job.narrow = trd__is_narrow(c->job.dtype) && c->walk->n > TRD__WIDE_N;
-    if (c->walk->n && trd_dtype_kind(c->job.dtype) != TRD_KIND_PACKED)
-        find_pilot(&c->job, c->walk);
+    c->sum = sum;
+    pthread_mutex_init(&c->lock, NULL);
     trd__tally_init(&c->tally, c->job.dtype);
     cut_into_blocks(c, threads);
     trd__pool_run(c->blocks < threads ? c->blocks : threads, work, c);
     for (uint32_t i = 0; i < c->blocks; i++)
-        trd__tree_add(&tree, &c->sum[i]);
+        trd__tree_add(tree, &sum[i]);
+    pthread_mutex_destroy(&c->lock);
+    c->sum = NULL;
+}
+
+/* One tile that lies as it is wanted: what a block, a share and a pool are
+ * made for would cost more than the tile. */
+static void compute_tile(struct call *c, struct trd__tree *tree)
+{
+    struct trd__sum sum;
+
+    trd__tally_init(&c->tally, c->job.dtype);
+    c->tiles(&c->job, c->walk->data, 0, (uint32_t)c->walk->n, &c->tally, &sum);
+    trd__tree_add(tree, &sum);
+}
+
+static NOINLINE void compute(struct call *c, unsigned threads,
+                             struct trd_stats *out)
+{
+    uint64_t n = c->walk->n;
+    struct trd__tree tree = {.n = 0};
+    struct trd__sum sum;
+
+    c->job.narrow = trd__is_narrow(c->job.dtype) && n > TRD__WIDE_N;
+    if (n && trd_dtype_kind(c->job.dtype) != TRD_KIND_PACKED)
+        find_pilot(&c->job, c->walk);
+    if (n && n <= TRD__TILE && !c->bins && trd__walk_is_contiguous(c->walk))
+        compute_tile(c, &tree);
+    else
+        compute_blocks(c, threads, &tree);
     sum = trd__tree_total(&tree);
-    trd__finish(&c->job, c->walk->n, &c->tally, &sum, out);
+    trd__finish(&c->job, n, &c->tally, &sum, out);
 }
 
 static NOINLINE void compute_counting(struct call *c, unsigned threads,
@@ -274,10 +340,22 @@ static void take_samples(struct trd__walk *walk, const struct trd_want *want,
                          struct trd_stats *out, unsigned char *samples)
 {
     uint32_t count = trd_sample_count(walk->n, want);
+    bool contiguous = trd__walk_is_contiguous(walk);
 
-    for (uint32_t i = 0; i < count; i++) {
-        trd__walk_seek(walk, trd_sample_index(walk->n, want, i));
-        trd__walk_read(walk, samples + i * walk->size, 1);
+    if (contiguous && count == walk->n && want->sampling != TRD_RANDOM) {
+        if (count) /* all of them, in their order */
+            memcpy(samples, walk->data, count * walk->size);
+    } else {
+        for (uint32_t i = 0; i < count; i++, samples += walk->size) {
+            uint64_t at = trd_sample_index(walk->n, want, i);
+
+            if (contiguous) {
+                memcpy(samples, walk->data + at * walk->size, walk->size);
+                continue;
+            }
+            trd__walk_seek(walk, at);
+            trd__walk_read(walk, samples, 1);
+        }
     }
     out->sample_n = count;
     out->sampling = want->sampling;
@@ -295,7 +373,7 @@ static int stats_of(const struct trd__kernel *kernel, unsigned threads,
     struct trd_want asked;
     struct trd_stats result;
     struct call call;
-    fenv_t caller;
+    trd__modes caller;
     int dtype;
     int r;
 
@@ -330,8 +408,8 @@ static int stats_of(const struct trd__kernel *kernel, unsigned threads,
     call.walk = &walk;
     call.next = 0;
     call.histogram = asked.histogram;
+    call.sum = NULL;
     call.bins = NULL;
-    pthread_mutex_init(&call.lock, NULL);
     trd__modes_enter(&caller);
     if (asked.histogram)
         compute_counting(&call, threads, &result, histogram);
@@ -339,7 +417,6 @@ static int stats_of(const struct trd__kernel *kernel, unsigned threads,
         compute(&call, threads, &result);
     take_samples(&walk, &asked, &result, samples);
     trd__modes_leave(&caller);
-    pthread_mutex_destroy(&call.lock);
     *out = result;
     return 0;
 }

@@ -5,8 +5,9 @@
 Arms take turns in an order that rotates. For the tiny module (Linear, 8 x 8,
 twenty in a row) the least CPU time of this thread counts, over blocks of
 calls: `noop` is a hook before and after it that does nothing, `forward`
-records input and output, `total` and `exact` both gradients too, by hooks on
-tensors alone or with the module's own share. For the step it is the median
+records input and output, `outputs` the gradient of the output too, `total`
+and `exact` both gradients, by hooks on tensors alone or with the module's own
+share. For the step it is the median
 of the ratios to the untraced step of the same round, in CPU time of the
 process. `off` is attached, in an iteration that is not traced; `items` is
 what one writes by hand: mean, std, max and min of each tensor, each by
@@ -38,7 +39,7 @@ except ImportError as error:
 
 NEVER = "1000000000"  # an iteration that does not come
 MODULES = 20
-BLOCK = 10  # passes that are measured as one
+BLOCK = 2  # passes that are measured as one
 WIDTH, HEADS, WORDS, LAYERS, BATCH, LENGTH = 256, 8, 2048, 4, 4, 128
 
 
@@ -104,6 +105,7 @@ def arm(model, optimizer, how):
             model, optimizer, run="bench-" + how.replace(" ", "-"),
             iterations=NEVER if how == "off" else None,
             passes=passes_of(how, optimizer),
+            input_gradients=how != "outputs",
             journal_bytes=1 << 26,
         )
     return model, trace
@@ -127,7 +129,10 @@ def block(model, x, gradient):
 
 
 def tiny_modules(rounds):
-    how = ("untraced", "noop", "off", "forward", "total", "exact", "items")
+    how = (
+        "untraced", "noop", "off", "forward", "outputs", "total", "exact",
+        "items",
+    )
     arms = {h: tiny(h) for h in how}
     x = torch.randn(1, 8, requires_grad=True)
     gradient = torch.ones(1, 8)
@@ -294,7 +299,7 @@ def main():
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="trd") as folder:
         os.environ["TRACERD_DIR"] = folder
-        tiny_modules(4 * rounds)
+        tiny_modules(16 * rounds)
         small_gpt(rounds)
 
 

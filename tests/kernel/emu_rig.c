@@ -386,7 +386,7 @@ bool emu_same(const struct trd__cuda_config *config,
                             config->histogram};
     struct trd_stats got, expected;
     int dtype = (int)t->dtype;
-    fenv_t modes;
+    trd__modes modes;
 
     emu_compared++;
     assert_int_equal(trd__stats_with(&trd__kernel_c, 1, t, &want, &expected,

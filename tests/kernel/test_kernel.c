@@ -386,7 +386,7 @@ static union trd_value pilot_of(int dtype, const void *data, uint64_t *rng)
 static void check_run(int dtype, bool narrow, const unsigned char *data,
                       uint32_t n, enum fill fill, uint64_t *rng)
 {
-    fenv_t caller;
+    trd__modes caller;
     struct parts want, got;
     struct trd__job job = {dtype, narrow, pilot_of(dtype, data, rng)};
     struct about a = {NULL, dtype, n, data, fill, 1};

@@ -193,3 +193,28 @@ def compile_after(scene):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scene.watch(model, optimizer, witness=False)
     train(scene, torch.compile(model, backend="aot_eager"), optimizer)
+
+
+def compile_in_place(scene):
+    """Module.compile(), of the model before and of a part after."""
+    model = Model()
+    model.blocks[0].compile(backend="aot_eager")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scene.watch(model, optimizer, witness=False)
+    model.blocks[1].compile(backend="aot_eager")
+    train(scene, model, optimizer)
+
+
+def compile_inside(scene):
+    """What is inside of compiled code, which is the same as eager code."""
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scene.watch(model, optimizer, witness=False, inside_compile=True)
+    train(scene, torch.compile(model, backend="aot_eager"), optimizer)
+
+
+def compile_inside_inductor(scene):
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scene.watch(model, optimizer, witness=False, inside_compile=True)
+    train(scene, torch.compile(model, backend="inductor"), optimizer)

@@ -1,5 +1,7 @@
 """Code that Python does not run: compiled, scripted, traced, captured."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -45,9 +47,8 @@ def test_attached_before_and_after_compiling(look, backend, when):
     plain = train(torch.compile(model, backend=backend), model)
     model = build()
     if when == "before":
-        with look.trace(model, warns=any) as t:
-            compiled = torch.compile(model, backend=backend)
-            got = train(compiled, model)
+        with look.trace(model, warns="compiled") as t:
+            got = train(torch.compile(model, backend=backend), model)
     else:
         compiled = torch.compile(model, backend=backend)
         if when == "late":
@@ -56,17 +57,57 @@ def test_attached_before_and_after_compiling(look, backend, when):
         with look.trace(compiled, warns="compiled") as t:
             got = train(compiled, model)
     assert got == plain
-    out = pick(t.records, object="Net-1", pass_="forward", io="output")
-    if when == "before":
-        # compiled code runs no hook of its own; what is seen is real
-        assert len(out) in (0, 2)
-    else:
-        assert [r.step for r in out] == [1, 2]
-        assert pick(t.records, pass_="backward", object="Net-1")
-    for r in t.records:
-        assert not {"nodata", "unsupported"} & set(r.labels)
-    grads = pick(t.records, pass_="grad")
-    assert len(grads) == 4
+    is_the_boundary(t.records)
+
+
+def is_the_boundary(records):
+    """Of the two steps of train()."""
+    inside = [r for r in records if r["pass"] in ("forward", "backward")]
+    assert [(r.step, r["pass"], r.io, r.shape) for r in inside] == [
+        (step, *what, [1, 2])
+        for step in (1, 2)
+        for what in (
+            ("forward", "input"), ("forward", "output"), ("backward", "input")
+        )
+    ]
+    assert {r.object for r in inside} == {"Net-1"}
+    model = build()
+    assert inside[0].max == 1 and inside[3].max == 2
+    assert inside[1].max == model(torch.ones(1, 2)).max().item()
+    assert len(pick(records, pass_="grad")) == 4
+    for r in records:
+        assert not {"nodata", "unsupported", "materialized"} & set(r.labels)
+
+
+def test_what_was_compiled_later_is_called_by_itself_too(look):
+    """Both are seen, and nothing twice."""
+    model = build()
+    x = torch.ones(1, 2)
+    with look.trace(model, warns="compiled") as t:
+        compiled = torch.compile(model, backend="eager")
+        compiled(x)
+        model(x)
+        compiled(x)
+    outputs = pick(t.records, pass_="forward", io="output")
+    assert [(r.object, r.step) for r in outputs] == [
+        ("Net-1", 1), ("Linear-1", 1), ("ReLU-1", 1), ("Net-1", 2),
+        ("Net-1", 3),
+    ]
+
+
+def test_a_part_is_compiled_and_put_in_its_place_later(look):
+    model = nn.Sequential(nn.Linear(2, 2), build())
+    x = torch.ones(1, 2)
+    with look.trace(model, warns="compiled") as t:
+        model(x)
+        model[1] = torch.compile(model[1], backend="eager")
+        model(x)
+    assert [r.step for r in pick(
+        t.records, object="Net-1", pass_="forward", io="output"
+    )] == [1, 2]
+    assert [r.step for r in pick(
+        t.records, object="Linear-2", pass_="forward", io="output"
+    )] == [1]
 
 
 def test_the_inner_model_is_attached_after_the_first_compiled_call(look):
@@ -118,15 +159,69 @@ def test_a_function_round_the_model_is_compiled(look):
         assert train(call, model) == plain
 
 
-def test_compiled_in_place_of_itself(look):
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("when", ["before", "after", "late"])
+def test_compiled_in_place_of_itself(look, backend, when):
     """model.compile() instead of torch.compile(model)."""
     model = build()
-    model.compile(backend="aot_eager")
+    model.compile(backend=backend)
     plain = train(model, model)
     model = build()
-    model.compile(backend="aot_eager")
-    with look.trace(model, warns=any):
+    if when != "before":
+        model.compile(backend=backend)
+    if when == "late":
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+    call = model._compiled_call_impl
+    with look.trace(model, warns="compiled") as t:
+        if when == "before":
+            model.compile(backend=backend)
         assert train(model, model) == plain
+        copied = copy.deepcopy(model)
+        copied(torch.ones(1, 2))
+    is_the_boundary(t.records)
+    if when != "before":
+        assert model._compiled_call_impl is call
+    assert "tracerd" not in str(type(model._compiled_call_impl))
+    assert nn.Module.compile.__module__ == "torch.nn.modules.module"
+    assert not hasattr(nn.Module.compile, "__wrapped__")
+
+
+def test_layers_are_compiled_in_place(look):
+    def make():
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(Net(), Net())
+        for layer in model:
+            layer.compile(backend="aot_eager")
+        return model
+
+    model = make()
+    plain = train(model, model)
+    model = make()
+    with look.trace(model, warns="compiled") as t:
+        assert train(model, model) == plain
+    out = pick(t.records, pass_="forward", io="output")
+    assert [(r.object, r.step) for r in out] == [
+        (name, step) for step in (1, 2)
+        for name in ("Net-1", "Net-2", "Sequential-1")
+    ]
+    grads = pick(t.records, pass_="backward", io="output")
+    assert {r.object for r in grads} == {"Net-2"}
+
+
+def test_what_is_compiled_in_place_raises(look):
+    class Raises(nn.Module):
+        def forward(self, x):
+            raise KeyError("mine")
+
+    model = Raises()
+    with look.trace(model, warns="compiled") as t:
+        model.compile(backend="eager")
+        with pytest.raises(KeyError, match="mine"):
+            model(torch.ones(1, 2))
+    [out] = pick(t.records, io="output")
+    assert "raised=KeyError" in out.labels
 
 
 # ---- torch.jit ----

@@ -34,6 +34,9 @@ SCENARIOS = {
     "compile_aot_eager": 1,
     "compile_inductor": 1,
     "compile_after": 1,
+    "compile_in_place": 1,
+    "compile_inside": 1,
+    "compile_inside_inductor": 1,
     "shared_modules": 1,
     "tied_weights": 1,
     "called_often": 1,
@@ -325,3 +328,57 @@ def check_amp_scaler(records):
     labels = {label for r in records if r["pass"] == "backward"
               for label in r.labels}
     assert "scaled" in labels
+
+
+def check_compile_after(records):
+    """The boundary, from the first call on."""
+    seen = [
+        (r.object, r.step, r["pass"], r.io)
+        for r in records
+        if r["pass"] != "grad"
+    ]
+    assert sorted(seen) == [
+        ("Model-1", step, *what)
+        for step in (1, 2, 3)
+        for what in (
+            ("backward", "input"), ("forward", "input"), ("forward", "output")
+        )
+    ]
+
+
+def check_compile_in_place(records):
+    for name in ("Block-1", "Block-2"):
+        seen = [
+            (r.step, r["pass"], r.io) for r in records if r.object == name
+        ]
+        assert sorted(seen) == [
+            (step, *what)
+            for step in (1, 2, 3)
+            for what in (
+                ("backward", "input"), ("backward", "output"),
+                ("forward", "input"), ("forward", "output"),
+            )
+        ]
+    assert {r.object for r in records if r["pass"] == "forward"} == {
+        "Model-1", "Embedding-1", "Block-1", "Block-2", "Linear-11"
+    }
+
+
+def check_compile_inside(records):
+    """All modules; a training of the same seed has the same records, see
+    test_inside.py for their figures."""
+    modules = {r.module for r in records if r["pass"] == "forward"}
+    assert {"", "embed", "head", "blocks.0", "blocks.1.act"} <= modules
+    assert len(modules) == 3 + 2 * 8
+    for r in records:
+        if r.module.startswith("blocks.") and r["pass"] != "grad":
+            assert "materialized" in r.labels
+    for pass_ in ("forward", "backward"):
+        steps = [
+            r.step for r in records
+            if r["pass"] == pass_ and r.module == "blocks.0.q"
+        ]
+        assert sorted(steps) == [1, 1, 2, 2, 3, 3]
+
+
+check_compile_inside_inductor = check_compile_inside

@@ -4,7 +4,10 @@ import copy
 import gc
 import io
 import pickle
+import sys
 import weakref
+from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
@@ -305,3 +308,54 @@ def test_compiled_autograd_passes_by_the_hooks(recorded):
             y.backward()
     assert model.weight.grad.tolist() == [[1.0, 1.0]] * 2
     assert len(pick(recorded, pass_="forward")) == 2
+
+
+def test_no_hook_of_a_module_makes_a_python_frame(recorded):
+    """Whatever the number of modules: what is called is the pass's own."""
+    folder = str(Path(tracerd.__file__).parent)
+
+    def frames(n):
+        model = nn.Sequential(*(nn.Tanh() for _ in range(n)))
+        x = torch.ones(1, 2)
+        called = []
+
+        def profile(frame, event, arg):
+            if event == "call" and frame.f_code.co_filename.startswith(folder):
+                called.append(frame.f_code.co_name)
+
+        with tracerd.attach(model, passes=("forward",)):
+            model(x)  # places get their numbers
+            sys.setprofile(profile)
+            try:
+                model(x)
+            finally:
+                sys.setprofile(None)
+        return called
+
+    few = frames(1)
+    assert "_begin_pass" in few
+    assert frames(9) == few
+
+
+def test_what_compilers_see_of_a_hook_does_what_the_hook_does(recorded):
+    """They look at __call__, which is Python; calls go to C."""
+    model = nn.Linear(2, 2)
+    x = torch.ones(1, 2)
+    with tracerd.attach(model, passes=("forward",)):
+        (before,) = (
+            h for h in model._forward_pre_hooks.values()
+            if isinstance(h, hooks.PreHook)
+        )
+        (after,) = model._forward_hooks.values()
+        for hook in (before, after):
+            assert isinstance(type(hook).__call__, FunctionType)
+        for call in (lambda h, *a: h(*a), lambda h, *a: h.__call__(*a)):
+            assert call(before, model, (x,), {}) is None
+            assert call(after, model, (x,), {}, x) is None
+        assert [(r.io, r.step) for r in recorded] == [
+            ("input", 1), ("output", 1), ("input", 2), ("output", 2)
+        ]
+        with pytest.raises(TypeError):
+            before(model)
+        with pytest.raises(TypeError):
+            after(model, (x,), kwargs={})

@@ -262,13 +262,47 @@ def test_the_environment_fills_in(recorded, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "text"),
     [("PASSES", "grads"), ("DEPTH", "-1"), ("LEAF_ONLY", "2"),
-     ("SAMPLES", "5000"), ("SAMPLES", "x"), ("JOURNAL_BYTES", "3M"),
+     ("INSIDE_COMPILE", "x"), ("INPUT_GRADIENTS", "2"), ("SAMPLES", "5000"), ("SAMPLES", "x"), ("JOURNAL_BYTES", "3M"),
      ("ITERATIONS", "5-1"), ("RANKS", "x"), ("THREADS", "0")],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, text):
     monkeypatch.setenv(f"TRACERD_{name}", text)
     with pytest.raises(ValueError, match=f"TRACERD_{name}"):
         tracerd.attach(nn.Linear(1, 1), run="wrong")
+
+
+@pytest.mark.parametrize("said", ["argument", "variable"])
+def test_gradients_of_outputs_alone(recorded, monkeypatch, said):
+    options = {"passes": "backward"}
+    if said == "argument":
+        options["input_gradients"] = False
+    else:
+        monkeypatch.setenv("TRACERD_INPUT_GRADIENTS", "off")
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with tracerd.attach(model, **options) as t:
+        model(torch.ones(1, 2)).sum().backward()
+        t.step()
+    # the gradient of an output is what the backward pass has as input
+    assert sorted((r.object, r.io) for r in recorded) == [
+        ("Linear-1", "input"), ("ReLU-1", "input"), ("Sequential-1", "input")
+    ]
+
+
+def test_inside_compile_by_the_environment(recorded, monkeypatch):
+    monkeypatch.setenv("TRACERD_INSIDE_COMPILE", "1")
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with tracerd.attach(model, passes="forward") as t:
+        torch.compile(model, backend="eager")(torch.ones(1, 2))
+        t.step()
+    inside = [r for r in recorded if "materialized" in r.labels]
+    assert {r.object for r in inside} >= {"Linear-1", "ReLU-1"}
+
+
+@pytest.mark.parametrize("name", ["inside_compile", "input_gradients"])
+def test_switches_are_true_or_false(name):
+    with pytest.raises(ValueError, match=f"{name}=2: expected True or"):
+        tracerd.attach(nn.Linear(1, 1), **{name: 2})
 
 
 def test_a_wrong_pass_is_told_with_the_nearest():

@@ -228,3 +228,37 @@ def test_gradients_are_the_same_bits_with_it(recorded):
 
     for a, b in zip(train(False), train(True), strict=True):
         assert torch.equal(a, b)
+
+
+def test_without_input_gradients_those_of_outputs_are_left(fresh, recorded):
+    """The same records but for them, and the same bits of the training."""
+
+    def train(**options):
+        del recorded[:]
+        fresh()
+        torch.manual_seed(1)
+        model = nn.Sequential(Residual(nn.Linear(6, 6)), nn.LayerNorm(6))
+        optimizer = torch.optim.AdamW(model.parameters())
+        if options:
+            tracerd.attach(model, optimizer, samples=18, **options)
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(3, 6, requires_grad=True)
+            model(x).pow(2).sum().backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()], [
+            (
+                r["pass"], r.io, r.object, r.position, r.iteration,
+                r.samples, r.labels,
+            )
+            for r in recorded
+        ]
+
+    plain, _ = train()
+    both, records = train(input_gradients=True)
+    alone, fewer = train(input_gradients=False)
+    for one, other in ((plain, both), (plain, alone)):
+        assert all(a.equal(b) for a, b in zip(one, other, strict=True))
+    inputs = [r for r in records if r[:2] == ("backward", "output")]
+    assert len(inputs) == 3 * 4
+    assert sorted(fewer) == sorted(r for r in records if r not in inputs)

@@ -228,7 +228,7 @@ def test_nothing_is_left_of_it(recorded, passes):
 def test_a_model_compiled_later_is_told_of_at_once(recorded):
     model = Net()
     t = tracerd.attach(model)
-    with pytest.warns(RuntimeWarning, match="compiled after attach"):
+    with pytest.warns(RuntimeWarning, match="of a compiled module"):
         torch.compile(model, backend="eager")
     t.close()
 
@@ -236,18 +236,19 @@ def test_a_model_compiled_later_is_told_of_at_once(recorded):
 def test_a_layer_compiled_later_is_traced_round_about(recorded):
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
     with tracerd.attach(model) as t:
-        model[0] = torch.compile(model[0], backend="eager")
         with pytest.warns(RuntimeWarning, match="of a compiled module"):
-            train(model, 1, t)
+            model[0] = torch.compile(model[0], backend="eager")
+        train(model, 1, t)
         assert not model[0]._orig_mod[0]._forward_hooks
     assert calls(recorded) == {
         ("Sequential-1", "", 1), ("Sequential-2", "0", 1), ("ReLU-1", "1", 1)
     }
 
 
-def test_compiling_in_place_later_is_told_of_at_a_step(recorded):
+def test_compiling_in_place_later_is_told_of_at_once(recorded):
     model = Net()
     with tracerd.attach(model) as t:
-        model.compile(backend="eager")
-        with pytest.warns(RuntimeWarning, match="compiled after attach"):
-            train(model, 1, t)
+        with pytest.warns(RuntimeWarning, match="of a compiled module"):
+            model.compile(backend="eager")
+        train(model, 1, t)
+    assert calls(recorded) == {("Net-1", "", 1)}

@@ -92,6 +92,15 @@ def _parser():
         help="only modules without modules in them",
     )
     what.add_argument("--passes", help="of " + ",".join(PASSES))
+    what.add_argument(
+        "--no-input-gradients", dest="input_gradients",
+        action="store_const", const=False,
+        help="in the backward pass only gradients of outputs",
+    )
+    what.add_argument(
+        "--inside-compile", action="store_const", const=True,
+        help="also modules inside of compiled code",
+    )
     how = run.add_argument_group("what is recorded of a tensor")
     how.add_argument("--samples", type=int, help="elements, 0 to 4096")
     how.add_argument(

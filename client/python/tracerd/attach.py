@@ -45,6 +45,8 @@ def attach(
     journal_bytes=None,
     depth=None,
     leaf_only=False,
+    inside_compile=False,
+    input_gradients=True,
 ):
     """Traces a model from now on; returns a Trace.
 
@@ -106,12 +108,29 @@ def attach(
     journal_bytes: room for records on their way to the daemon, in memory; a
         power of two from 1 MiB to 2 GiB, or text such as "64M". 32 MiB by
         default.
+    inside_compile: also modules inside of what torch.compile() compiles, by
+        operators that the compiler takes into its graphs; attach before the
+        first compiled call. Their records are labelled materialized: the
+        values are computed, but the compiler would perhaps not have written
+        them out, and may fuse otherwise than untraced. With the backend
+        aot_eager the training computes the same bits all the same; with
+        inductor not in bf16, say, where fused code rounds later. By
+        default only what crosses the boundary of the compiled code is
+        traced, and the bits are the untraced run's with any backend. Inside
+        gradients of inputs are the totals within a graph, nothing is seen
+        in what a checkpoint or a loop encloses, nor a tensor of a subclass
+        (DTensor). While traced, modules have an attribute _tracerd_number.
+    input_gradients: also the gradients of inputs, by module (its own exact
+        share for modules that have none in them, else the total). False
+        leaves the gradients of outputs alone in the backward pass, at about
+        half the cost of a hook.
 
     Where an argument is left at its default, the environment decides:
     TRACERD_RUN, TRACERD_EVERY, TRACERD_ITERATIONS, TRACERD_RANKS,
     TRACERD_MATCH, TRACERD_IGNORE, TRACERD_DEPTH, TRACERD_LEAF_ONLY,
-    TRACERD_PASSES, TRACERD_SAMPLES, TRACERD_THREADS, TRACERD_JOURNAL_BYTES
-    and TRACERD_SPOOL. TRACERD_DISABLE=1 turns tracing off.
+    TRACERD_PASSES, TRACERD_SAMPLES, TRACERD_THREADS, TRACERD_JOURNAL_BYTES,
+    TRACERD_SPOOL, TRACERD_INSIDE_COMPILE and TRACERD_INPUT_GRADIENTS.
+    TRACERD_DISABLE=1 turns tracing off.
     Where all that leaves nothing to trace, a warning says so, with the
     nearest names, and there is no run.
     With a gradient scaler gradients of the backward pass are labelled
@@ -141,7 +160,8 @@ def attach(
     options = read(
         samples, every, iterations, ranks, match, ignore, passes, name, start,
         tags, sampling, histogram, threads, same, block_ms, spool,
-        spool_bytes, journal_bytes, depth, leaf_only,
+        spool_bytes, journal_bytes, depth, leaf_only, inside_compile,
+        input_gradients,
     )
     model = _module(model)
     run = run or os.environ.get("TRACERD_RUN")
@@ -222,6 +242,7 @@ class Trace:
         self._recorder = Recorder(
             self._connection, options.samples, options.passes,
             options.schedule, options.start, things,
+            options.input_gradients,
         )
         self._recorder.open_devices(tree.top)
         keep(self)
@@ -313,6 +334,8 @@ class Trace:
         forget(self)
         connection, self._connection = self._connection, None
         if self._recorder is not None and not self._recorder.closed:
+            if self._tree and connection is not None and connection.speaks:
+                self._quietly(self._tree.tell_uncalled)
             self._quietly(self._recorder.close)
         self._quietly(self._disown)
         if connection is not None:

@@ -49,7 +49,10 @@ class Recorder(_tracerd.Recorder):
 
     The base has what the hooks themselves need, and the log of calls."""
 
-    def __init__(self, connection, samples, passes, schedule, start, things):
+    def __init__(
+        self, connection, samples, passes, schedule, start, things,
+        input_gradients=True,
+    ):
         self.connection = connection
         self.client = connection.client
         self.record = self.client.record
@@ -63,6 +66,7 @@ class Recorder(_tracerd.Recorder):
         self._queue = Queue(self.client, connection.figures.sampling)
         self.forward = "forward" in passes
         self.backward = "backward" in passes
+        self.input_gradients = input_gradients
         self.schedule = schedule
         self.iteration = start
         self.active = bool(schedule.wants(start))
@@ -371,48 +375,49 @@ class Inert:
         return _inert()
 
 
-class PreHook(Inert):
+def _raised(frame=None):
+    """What the call raised of which a hook is called now without a result,
+    or None. frame: the one that calls the hook."""
+    error = sys.exc_info()[1]
+    trace = error.__traceback__ if error is not None else None
+    if trace is None or trace.tb_frame is not (frame or sys._getframe(1)):
+        return None
+    return error
+
+
+# Each of these is called in C. What __call__ says is the same in Python, for
+# Dynamo to see that there is nothing to compile, and for classes derived.
+
+
+class PreHook(Inert, _tracerd.Entry):
     """Before a module's forward."""
 
-    # this much is Python, for Dynamo to see that there is nothing to compile
-    __slots__ = ("enter", "gate")
-
-    def __init__(self, recorder, thing):
-        self.gate = _tracerd.Gate(recorder, thing)
-        self.enter = self.gate.enter
-
-    def __call__(self, module, args, kwargs):
-        try:
-            if is_compiling():
-                return
-            self.enter(module, args, kwargs)
-        except RecursionError:
-            self.gate.missed += 1  # no call would do
+    __slots__ = ()
 
 
-class PostHook(Inert):
+def _before(self, module, args, kwargs):
+    try:
+        if is_compiling():
+            return
+        self.enter(module, args, kwargs)
+    except RecursionError:
+        self.missed += 1  # no call would do
+
+
+class PostHook(Inert, _tracerd.Exit):
     """After a module's forward, also when it raised."""
 
-    __slots__ = ("gate", "leave")
+    __slots__ = ()
 
-    def __init__(self, recorder, thing):
-        self.gate = _tracerd.Gate(recorder, thing)
-        self.leave = self.gate.leave
 
-    def __call__(self, module, args, kwargs, output):
-        try:
-            if is_compiling():
-                return
-            error = None
-            if output is None:
-                # the caller is handling an exception of this very call
-                error = sys.exc_info()[1]
-                trace = error.__traceback__ if error is not None else None
-                if trace is None or trace.tb_frame is not sys._getframe(1):
-                    error = None
-            self.leave(output, error)
-        except RecursionError:
-            self.gate.missed += 1
+def _after(self, module, args, kwargs, output):
+    try:
+        if is_compiling():
+            return
+        error = None if output is not None else _raised(sys._getframe(1))
+        self.leave(output, error)
+    except RecursionError:
+        self.missed += 1
 
 
 class GradHook(_tracerd.GradHook):
@@ -420,13 +425,27 @@ class GradHook(_tracerd.GradHook):
 
     __slots__ = ()
 
-    def __call__(self, *gradients):
-        try:
-            if is_compiling():
-                return  # compiled autograd, which cannot look into see()
-            self.see(*gradients)
-        except RecursionError:
-            self.gate.missed += 1
+
+def _arrived(self, *gradients):
+    try:
+        if is_compiling():
+            return  # compiled autograd, which cannot look into see()
+        self.see(*gradients)
+    except RecursionError:
+        self.gate.missed += 1
+
+
+_tracerd.show_call(PreHook, _before)
+_tracerd.show_call(PostHook, _after)
+_tracerd.show_call(GradHook, _arrived)
+
+
+def _flags():
+    """Where is_compiling() finds its flag, if it does nothing but that."""
+    code = getattr(is_compiling, "__code__", None)
+    if "_is_compiling_flag" in getattr(code, "co_names", ()):
+        return is_compiling.__globals__
+    return None
 
 
 def _shares_dict():
@@ -443,11 +462,14 @@ _tracerd.hooks_setup(
         "Parameter": torch.nn.Parameter,
         "OrderedDict": OrderedDict,
         "GradHook": GradHook,
+        "last": getattr(torch._C._functions, "AccumulateGrad", None),
         "graph_task": torch._C._current_graph_task_id,
         "is_grad_enabled": is_grad_enabled,
         "transform": _functorch_level(),
         "tracing": torch._C._get_tracing_state,
         "is_compiling": is_compiling,
+        "compiler": _flags(),
+        "raised": _raised,
         "several": share.several,
         "inert": _inert,
         "globals": globals(),

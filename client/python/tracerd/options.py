@@ -45,6 +45,8 @@ class Options(NamedTuple):
     figures: Figures
     policy: Policy
     threads: int  # None: as it is
+    inside_compile: bool
+    input_gradients: bool
     disabled: bool
 
 
@@ -69,15 +71,20 @@ def read(
     journal_bytes=None,
     depth=None,
     leaf_only=False,
+    inside_compile=False,
+    input_gradients=True,
 ):
     """Options from arguments of attach(); where one is at its default the
     environment decides. Raises ValueError or TypeError."""
     for value, what in ((match, "match"), (ignore, "ignore")):
         _check_globs(value, what)
-    if not isinstance(same, bool):
-        raise ValueError(f"same={same!r}: expected True or False")
-    if not isinstance(leaf_only, bool):
-        raise ValueError(f"leaf_only={leaf_only!r}: expected True or False")
+    for value, what in (
+        (same, "same"), (leaf_only, "leaf_only"),
+        (inside_compile, "inside_compile"),
+        (input_gradients, "input_gradients"),
+    ):
+        if not isinstance(value, bool):
+            raise ValueError(f"{what}={value!r}: expected True or False")
     if every == 1:
         every = _said("EVERY", every, number_of)
     if samples == SAMPLES:
@@ -94,6 +101,10 @@ def read(
         depth = _said("DEPTH", None, _depth)
     if not leaf_only:
         leaf_only = _said("LEAF_ONLY", False, switch_of)
+    if not inside_compile:
+        inside_compile = _said("INSIDE_COMPILE", False, switch_of)
+    if input_gradients:
+        input_gradients = _said("INPUT_GRADIENTS", True, switch_of)
     if threads is None:
         threads = _said("THREADS", None, _threads)
     if journal_bytes is None:
@@ -117,6 +128,8 @@ def read(
             block_ms, spool, spool_bytes, _journal(journal_bytes)
         ),
         threads=_threads(threads),
+        inside_compile=inside_compile,
+        input_gradients=input_gradients,
         disabled=os.environ.get("TRACERD_DISABLE", "") not in ("", "0"),
     )
 

@@ -36,10 +36,7 @@ _LABELS = 32  # bits of them; a note's number stands above
 
 def columns(path, db, wanted):
     """The chunks of each wanted column of TYPES."""
-    dtypes = {
-        i: (name, signed)
-        for i, name, signed in rows(db, "SELECT id, name, signed FROM dtype")
-    }
+    dtypes = _dtypes(db)
     with_samples = "samples" in wanted
     read = {}
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
@@ -52,10 +49,33 @@ def columns(path, db, wanted):
                     read.setdefault(name, []).append(column)
     if not read:
         return {name: [] for name in wanted}
+    return _finished(db, read, wanted)
+
+
+def pages(path, db, wanted):
+    """The same of some records, then of the next ones, in the order of their
+    key; of one page at a time is memory taken."""
+    [[first, last]] = rows(db, "SELECT min(step), max(step) FROM record")
+    if first is None:
+        return
+    with_samples = "samples" in wanted
+    for page in _pages(path, (first, last), with_samples, _dtypes(db)):
+        read = {name: [column] for name, column in page.items()}
+        yield _finished(db, read, wanted)
+
+
+def _finished(db, read, wanted):
     _spell_all(db, read)
     if "name" in wanted:
         read["name"] = _names(read)
     return {name: read.pop(name) for name in wanted}
+
+
+def _dtypes(db):
+    return {
+        i: (name, signed)
+        for i, name, signed in rows(db, "SELECT id, name, signed FROM dtype")
+    }
 
 
 def _spans(db):

@@ -14,14 +14,32 @@ from .database import FIGURES, TYPES, WORD, batches, opened
 
 def read(path, where, names, samples):
     """The records of the run in the file path, as load() promises."""
-    wanted = [
-        name for name in TYPES
-        if (name != "name" or names) and (name != "samples" or samples)
-    ]
+    wanted = _wanted(names, samples)
     with opened(path) as db:
         if where is None:
             return _table(stored.columns(path, db, wanted))
         return _table(_chosen(db, where, wanted))
+
+
+def parts(path, names, samples):
+    """The same, a table of some records after the other, in memory that does
+    not grow with the run."""
+    wanted = _wanted(names, samples)
+    with opened(path) as db:
+        for chunks in stored.pages(path, db, wanted):
+            yield _table(chunks)
+
+
+def schema(names, samples):
+    """Of these tables."""
+    return pa.schema([(n, TYPES[n]) for n in _wanted(names, samples)])
+
+
+def _wanted(names, samples):
+    return [
+        name for name in TYPES
+        if (name != "name" or names) and (name != "samples" or samples)
+    ]
 
 
 def to_pandas(table):

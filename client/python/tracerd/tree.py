@@ -15,11 +15,16 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
-from . import choice, names
+from . import _tracerd, choice, compiled, names
 from .hooks import Inert, PostHook, PreHook
 from .process import failed, warn
 
 INSIDE = frozenset(("forward", "backward"))
+NAMED = 8  # of modules in a warning
+PLAIN = (PreHook, PostHook)
+GRAD = _tracerd.PASSES["grad"] * 4  # slot of Object.sites
+# of nn.MultiheadAttention, which takes its weights and never calls it
+_NEVER_CALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
 
 
 class LookHook(Inert):
@@ -42,7 +47,9 @@ class LookHook(Inert):
 class _Place:
     """A module, what stands for it, and the hooks on it."""
 
-    __slots__ = ("handles", "module", "refused", "thing", "wrapper")
+    __slots__ = (
+        "handles", "hooks", "module", "refused", "thing", "wrapper"
+    )
 
     def __init__(self, row):
         self.module = weakref.ref(row.module)
@@ -50,6 +57,7 @@ class _Place:
         self.wrapper = row.wrapper
         self.refused = False
         self.handles = []
+        self.hooks = None  # the classes of the hooks
 
     def clear(self):
         for handle in self.handles:
@@ -71,7 +79,10 @@ class Tree:
         self.recorder = None
         self._lock = threading.Lock()
         self._places = {}  # id of a living module -> _Place
-        self._compiled_told = False
+        # id of a module -> weak OptimizedModule that was put round it later,
+        # and its handles
+        self._shells = {}
+        self._inside = None  # inside.Inside, where that was asked for
         self._inside_told = False
         self.stale = False
         self._handles = []
@@ -102,6 +113,8 @@ class Tree:
     def place(self, recorder):
         """Puts the hooks in place; until close() they follow the model."""
         self.recorder = recorder
+        if self._options.inside_compile:
+            self._inside = _inside(recorder)
         rows, self.rows = self.rows, None
         # before the hooks that record: a new iteration may begin here
         if self._options.passes & (INSIDE | {"local"}):
@@ -113,10 +126,14 @@ class Tree:
         )
         if register is not None:
             self._handles.append(register(self._registered))
+        if self._options.passes & INSIDE:
+            compiled.watch(self)
         if self.several:
             self._list = None  # the models may go
 
     def _look_at(self, root):
+        if compiled.in_place(root):
+            return  # its Boundary looks
         # a ScriptModule takes none: new modules are seen at the step
         with contextlib.suppress(Exception):
             self._handles.append(
@@ -130,33 +147,72 @@ class Tree:
         those of modules that are gone, which costs one walk too many."""
         if id(module) in self._places:
             self.stale = True
-        elif name == "_orig_mod" and self._is_root(submodule):
-            self.tell_compiled()
+        elif name == "_orig_mod" and self.recorder is not None:
+            try:
+                self._wrap(module, submodule)
+            except Exception as error:
+                failed(self.recorder, error, 0)
 
-    def _is_root(self, module):
-        return any(root() is module for root in self._roots)
-
-    def tell_compiled(self):
-        """torch.compile() was called on what is traced already."""
-        if self._compiled_told or not self._options.passes & INSIDE:
+    def _wrap(self, shell, module):
+        """torch.compile() was called on what is traced already: from now on
+        it is seen from outside. Called by itself it is seen as before."""
+        while names.is_wrapper(module) and id(module) not in self._places:
+            inner = next(module.children(), None)
+            if inner is None:
+                return
+            module = inner
+        place = self._places.get(id(module))
+        if (
+            place is None or place.module() is not module
+            or not self._options.passes & INSIDE or self._inside is not None
+        ):
             return
-        self._compiled_told = True
-        if self.recorder is not None:
-            self.recorder.told_blind()
-        warn(
-            "the model was compiled after attach(); hooks put on before are "
-            "not run in compiled code. Attach to what torch.compile() "
-            "returned"
+        handles = [shell.register_forward_pre_hook(LookHook(self))]
+        handles += self._register(
+            shell, compiled.OuterPre(self.recorder, place.thing),
+            compiled.OuterPost(self.recorder, place.thing),
         )
+        self._drop_shell(id(module))
+        self._shells[id(module)] = (weakref.ref(shell), handles)
+        self._tell_boundary()
+        self.follow()
+
+    def _drop_shell(self, key):
+        for handle in self._shells.pop(key, (None, ()))[1]:
+            handle.remove()
+
+    def compiled_in_place(self, module):
+        """module.compile() was called, or may have been."""
+        place = self._places.get(id(module))
+        if (
+            place is None or place.module() is not module
+            or not compiled.is_bare(module)
+        ):
+            return
+        try:
+            place.clear()
+            self.follow()
+        except Exception as error:
+            failed(self.recorder, error, 0)
 
     def look_for_compile(self):
-        """Module.compile() leaves its trace in an attribute."""
-        if self._compiled_told:
+        """Some leave the trace of Module.compile() without calling it. Also
+        whether what was compiled before attach() hides what is in it."""
+        if not self._options.passes & INSIDE:
             return
-        for root in self._roots:
-            root = root()
-            if getattr(root, "_compiled_call_impl", None) is not None:
-                self.tell_compiled()
+        for place in list(self._places.values()):
+            module = place.module()
+            if module is not None and compiled.is_bare(module):
+                self.compiled_in_place(module)
+        second = self.recorder.iteration == self._options.start + 2
+        if second and self._inside is not None:
+            self._inside.look(
+                any(
+                    compiled.is_compiled(m)
+                    for m in (p.module() for p in self._places.values())
+                    if m is not None
+                )
+            )
 
     def look(self):
         """Follows the model, if it has changed. Cheap when it has not."""
@@ -183,6 +239,8 @@ class Tree:
 
     def _settle(self, rows):
         """Hooks where they belong, and nowhere else."""
+        for row in rows:
+            self._shell_found(row.module)
         wanted = self._wanted(rows)
         places, owners, refused = {}, [], []
         for row in rows:
@@ -194,9 +252,11 @@ class Tree:
                 place = _Place(row)  # the old one is cleared below
             places[key] = place
             owners.append((place.module, row.thing))
-            if key not in wanted:
+            hooks = wanted.get(key)
+            if hooks is not place.hooks:
                 place.clear()
-            elif not place.handles and not place.refused:
+                place.hooks = hooks
+            if hooks and not place.handles and not place.refused:
                 self._hook(row.module, place)
                 if place.refused:
                     refused.append(row.thing.path or row.thing.name)
@@ -207,70 +267,159 @@ class Tree:
         if refused:
             warn(
                 "these modules take no hooks (torch.jit.script?) and are "
-                "not traced: " + ", ".join(refused[:8])
+                "not traced: " + ", ".join(refused[:NAMED])
             )
+
+    def _shell_found(self, module):
+        """What torch.compile() returned was put into the model."""
+        for key, (shell, _) in list(self._shells.items()):
+            if shell() is module or shell() is None:
+                self._drop_shell(key)
 
     def _wanted(self, rows):
-        """Ids of the modules that get hooks."""
+        """Classes of hooks by the ids of the modules that get them."""
         passes = self._options.passes
         if not passes & (INSIDE | {"local"}):
-            return set()
-        wanted, root = set(), None
-        compiled = [r.raw for r in rows if names.is_compiled(r.module)]
+            return {}
+        wanted, root = {}, None
+        outer = [r for r in rows if compiled.is_compiled(r.module)]
+        shelled = [r.raw for r in rows if id(r.module) in self._shells]
+        classes = self._classes(rows)
         for row in rows:
-            if row.thing is None or (
-                row.wrapper and row.raw not in compiled
+            if row.thing is None or (row.wrapper and row not in outer):
+                continue
+            above = [r for r in outer if _below(row.raw, r.raw)]
+            # compiled code runs no hooks put on later, but may take along
+            # what stands there before
+            if above and (
+                self._inside is None
+                or any(row.thing is r.thing for r in above)
             ):
                 continue
-            if any(_below(row.raw, c) for c in compiled):
-                continue  # compiled code runs no hooks put on later
             if root is None:
                 root = row.thing
-            elif not row.thing.wanted or not passes & INSIDE:
+            elif not passes & INSIDE or (
+                not row.thing.wanted and type(row.module) not in classes
+            ):
                 continue
             # the root gets them also where it is not wanted: they count
-            wanted.add(id(row.module))
+            if self._inside is not None:
+                hooks = self._inside.hooks
+            elif any(row.raw == s or _below(row.raw, s) for s in shelled):
+                hooks = compiled.INNER
+            else:
+                hooks = PLAIN
+            wanted[id(row.module)] = hooks
         if root is not None:
             self.recorder.root = root
-        if compiled and not self._inside_told:
-            self._inside_told = True
-            warn(
-                "of a compiled module the inputs, outputs and gradients are "
-                "traced, what happens inside is not"
-            )
+        if outer and self._inside is None:
+            self._tell_boundary()
         return wanted
 
+    def _classes(self, rows):
+        """Classes of which each module gets hooks: a graph that the compiler
+        made for one of them may serve the others."""
+        if self._inside is None:
+            return ()
+        return {
+            type(r.module) for r in rows
+            if r.thing is not None and r.thing.wanted
+        }
+
+    def _tell_boundary(self):
+        if self._inside_told:
+            return
+        self._inside_told = True
+        warn(
+            "of a compiled module the inputs, outputs and gradients are "
+            "traced, what happens inside is not; inside_compile=True "
+            "traces that, too"
+        )
+
     def _hook(self, module, place):
-        recorder = self.recorder
+        recorder, thing = self.recorder, place.thing
+        pre, post = (hook(recorder, thing) for hook in place.hooks)
         try:
-            place.handles.append(
-                module.register_forward_pre_hook(
-                    PreHook(recorder, place.thing), with_kwargs=True
+            if compiled.in_place(module):
+                look = LookHook(self) if thing is recorder.root else None
+                place.handles.append(
+                    compiled.Boundary(module, pre, post, look)
                 )
-            )
-            place.handles.append(
-                module.register_forward_hook(
-                    PostHook(recorder, place.thing),
-                    with_kwargs=True,
-                    always_call=True,
+            else:
+                place.handles += self._register(module, pre, post)
+            if self._inside is not None:
+                place.handles += self._inside.number(
+                    module, thing, place.handles
                 )
-            )
         except RuntimeError:
             place.clear()
             place.refused = True
+
+    def _register(self, module, pre, post):
+        handles = [module.register_forward_pre_hook(pre, with_kwargs=True)]
+        try:
+            handles.append(
+                module.register_forward_hook(
+                    post, with_kwargs=True, always_call=True
+                )
+            )
+        except RuntimeError:
+            handles[0].remove()
+            raise
+        return handles
+
+    def tell_uncalled(self):
+        """Names modules whose parameters got gradients, although none of
+        their hooks ever ran."""
+        recorder = self.recorder
+        if not (recorder and recorder.calls and self._options.passes & INSIDE):
+            return
+        if (recorder.client.counters().get("lost") or {}).get("error"):
+            return  # hooks ran that came to nothing, and it was said
+        found = []
+        for place in self._places.values():
+            module, thing = place.module(), place.thing
+            if (
+                module is not None and place.handles and thing.wanted
+                and place.hooks is not compiled.INNER
+                and type(module) is not _NEVER_CALLED
+                and any(slot == GRAD for slot, _, _ in thing.sites)
+                and next(thing.count) == 1
+            ):
+                found.append(thing.path or thing.name)
+        if found:
+            more = len(found) - NAMED
+            warn(
+                "of these modules no call was seen, but they got gradients "
+                "(compiled before, or used by forward() or their weights): "
+                + ", ".join(found[:NAMED])
+                + (f" and {more} more" if more > 0 else "")
+            )
 
     def close(self):
         """Takes all hooks away."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        compiled.unwatch(self)
+        for key in list(self._shells):
+            self._drop_shell(key)
         for place in self._places.values():
             place.clear()
         self._places = {}
         self.before_pass = None
 
 
-def _below(raw, compiled):
-    return raw != compiled and (
-        not compiled or raw.startswith(compiled + ".")
-    )
+def _below(raw, outer):
+    return raw != outer and (not outer or raw.startswith(outer + "."))
+
+
+def _inside(recorder):
+    """inside.Inside; None, and it is told, where torch is too old."""
+    try:
+        from .inside import Inside
+
+        return Inside(recorder)
+    except (ImportError, AttributeError) as error:
+        warn(f"this torch has no inside_compile ({error})")
+        return None
