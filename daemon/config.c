@@ -18,7 +18,9 @@
     X(clients, 1, 16384)                                                       \
     X(memory_mb, 8, 65536)                                                     \
     X(query_seconds, 1, 86400)                                                 \
-    X(queries, 1, 16)
+    X(queries, 1, 16)                                                          \
+    X(keep_days, 1, 36500)                                                     \
+    X(keep_mb, 1, UINT32_MAX)
 
 void config_init(struct config *c)
 {
@@ -75,7 +77,7 @@ static const char *set_key(struct config *c, const char *key, const char *value)
     CONFIG_NUMBERS(CONFIG_SET)
 #undef CONFIG_SET
     return "is not a key; the keys are dir, data, clients, memory_mb, "
-           "query_seconds, queries";
+           "query_seconds, queries, keep_days, keep_mb";
 }
 
 /* A path, its key, and some blanks; a longer line is none of a configuration

@@ -17,6 +17,8 @@ struct config {
     uint32_t memory_mb;     /* received and not yet committed */
     uint32_t query_seconds; /* time limit of a question */
     uint32_t queries;       /* questions at once */
+    uint32_t keep_days;     /* runs unused for longer go; 0: none does */
+    uint32_t keep_mb;       /* of runs, at the most; 0: no limit */
 };
 
 enum { CONFIG_ERROR_BYTES = PATH_MAX + 256 };

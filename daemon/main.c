@@ -173,8 +173,12 @@ static void on_signal(uv_signal_t *handle, int number)
     d->hub.limit = (size_t)c.memory_mb << 20;
     server_limit(d->server, c.clients);
     answer_limit(d->answer, c.query_seconds, c.queries);
-    log_info("reread", "clients=%u memory_mb=%u query_seconds=%u queries=%u",
-             c.clients, c.memory_mb, c.query_seconds, c.queries);
+    d->hub.ops->keep(d->store, c.keep_days, c.keep_mb);
+    log_info("reread",
+             "clients=%u memory_mb=%u query_seconds=%u queries=%u "
+             "keep_days=%u keep_mb=%u",
+             c.clients, c.memory_mb, c.query_seconds, c.queries, c.keep_days,
+             c.keep_mb);
 }
 
 /* ---- start ---- */
@@ -288,6 +292,7 @@ static int open_parts(struct daemon *d)
                                .status = on_status,
                                .context = d};
     d->hub.store = d->store;
+    d->hub.ops->keep(d->store, d->config.keep_days, d->config.keep_mb);
     d->hub.limit = (size_t)d->config.memory_mb << 20;
     d->hub.synced = on_synced;
     d->hub.stopped = on_stopped;

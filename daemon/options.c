@@ -22,7 +22,7 @@ static const char usage[] =
     "                 without a home /var/tmp/tracerd-UID\n"
     "  --store URL    where runs are kept; this build stores in SQLite\n"
     "  --config FILE  'key = value' lines: dir, data, clients, memory_mb,\n"
-    "                 query_seconds, queries\n"
+    "                 query_seconds, queries, keep_days, keep_mb\n"
     "  --foreground   stay in the foreground and log to stderr\n"
     "  --ready-fd N   write \"ready\" to descriptor N when it serves\n"
     "  -n             check the configuration and say so\n"

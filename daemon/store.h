@@ -1,8 +1,8 @@
 /* Where records are kept: a table of functions, so that an engine is one
  * value. One engine is here: store_sqlite.
  *
- * All but ask() run on the writer thread only. A transaction begins with
- * the first change and ends with commit(): what was put between is there
+ * All but ask() and keep() run on the writer thread only. A transaction begins
+ * with the first change and ends with commit(): what was put between is there
  * completely or not at all, marks included. Payloads handed over stay valid
  * and unchanged until commit() returns. */
 #ifndef DAEMON_STORE_H
@@ -114,6 +114,10 @@ struct store_ops {
     /* Once a second: looks after files that were replaced, closes runs
      * nobody writes. */
     void (*tidy)(struct store *s);
+
+    /* How much is kept: runs nobody wrote to for so many days go, and the
+     * longest unused beyond so many MB. 0: no limit. Any thread. */
+    void (*keep)(struct store *s, uint32_t days, uint32_t mb);
 
     const struct store_counters *(*counters)(const struct store *s);
 };

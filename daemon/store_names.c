@@ -285,6 +285,9 @@ struct run *run_find(struct store *s, const struct store_hello *h,
     unsigned k;
     int rc = choose(s, h, &k);
 
+    if (rc != SQLITE_OK && space_is_full(s)) /* not even to read it */
+        return refused(a, REASON_STORE, FULL_MS,
+                       "the disk of the runs is full", 0);
     if (rc != SQLITE_OK)
         return refused(a, REASON_STORE, 1000, "a run's file cannot be read",
                        rc);

@@ -294,17 +294,25 @@ static void bind_figures(sqlite3_stmt *q, const struct trd_stats *s, int kind)
         sqlite3_bind_double(q, COL_L2, s->l2);
 }
 
-static void bind_text_log(sqlite3_stmt *q, const struct trd_stats *s)
+/* A dump that has l2 has no std. */
+static void bind_text_log(sqlite3_stmt *q, const struct trd_stats *s,
+                          int kind)
 {
+    bool floats = kind == TRD_KIND_FLOAT || kind == TRD_KIND_COMPLEX;
     uint32_t given = 0;
-    if (s->has & TRD_HAS_RANGE) {
+    if (s->has & TRD_HAS_RANGE && floats) {
         given |= bind_given(q, COL_MAX, s->max.f, 0);
         given |= bind_given(q, COL_MIN, s->min.f, 1);
+    } else if (s->has & TRD_HAS_RANGE) {
+        bind_value(q, COL_MAX, kind, s->max);
+        bind_value(q, COL_MIN, kind, s->min);
     }
-    if (s->has & TRD_HAS_MEAN) {
+    if (s->has & TRD_HAS_MEAN)
         given |= bind_given(q, COL_MEAN, s->mean, 2);
+    if (s->has & TRD_HAS_MEAN && !(s->has & TRD_HAS_L2))
         given |= bind_given(q, COL_STD, s->std, 3);
-    }
+    if (s->has & TRD_HAS_L2)
+        sqlite3_bind_double(q, COL_L2, s->l2);
     sqlite3_bind_int64(q, COL_GIVEN, given);
 }
 
@@ -319,10 +327,11 @@ static void bind_record(sqlite3_stmt *q, const struct pending *p,
     sqlite3_bind_int64(q, COL_DTYPE, m->dtype);
     if ((int64_t)s->n != p->shape_n)
         sqlite3_bind_int64(q, COL_N, (sqlite3_int64)s->n);
+    int kind = trd_dtype_kind((int)m->dtype);
     if (s->has & TRD_IS_GIVEN)
-        bind_text_log(q, s);
+        bind_text_log(q, s, kind);
     else
-        bind_figures(q, s, trd_dtype_kind((int)m->dtype));
+        bind_figures(q, s, kind);
     if (s->has & TRD_HAS_HASH)
         sqlite3_bind_int64(q, COL_HASH, (sqlite3_int64)s->hash);
     if (s->sample_n)

@@ -257,70 +257,80 @@ static int set_up(struct run *r)
     return rc;
 }
 
-/* A view as the schema has it now, in place of what the file has. */
-static int renew_view(struct run *r, const char *name)
+/* What begins so in the schema, behind some SQL that goes before it. */
+static int exec_part(struct run *r, const char *before, const char *head)
 {
-    char *head = sqlite3_mprintf("CREATE VIEW %s AS", name), *sql = NULL;
-    const char *view = head ? strstr(schema_sql, head) : NULL;
-    const char *end = view ? strchr(view, ';') : NULL;
-    int rc = SQLITE_NOMEM;
-    if (end)
-        sql = sqlite3_mprintf("DROP VIEW IF EXISTS %s;%.*s", name,
-                              (int)(end - view), view);
-    if (sql)
-        rc = sqlite3_exec(r->db, sql, NULL, NULL, NULL);
+    const char *part = strstr(schema_sql, head);
+    const char *end = part ? strchr(part, ';') : NULL;
+    char *sql = end ? sqlite3_mprintf("%s%.*s", before, (int)(end - part), part)
+                    : NULL;
+    int rc = sql ? sqlite3_exec(r->db, sql, NULL, NULL, NULL) : SQLITE_NOMEM;
     sqlite3_free(sql);
-    sqlite3_free(head);
     return rc;
 }
 
-/* The first runs of version 1 know nothing of what a full journal means. */
-static int add_policy(struct run *r)
+/* A view as the schema has it now, in place of what the file has. */
+static int renew_view(struct run *r, const char *name)
 {
-    int rc = sqlite3_exec(r->db,
-                          "ALTER TABLE stream ADD COLUMN"
-                          " block_ms INTEGER NOT NULL DEFAULT 0;"
-                          "ALTER TABLE stream ADD COLUMN"
-                          " spool_bytes INTEGER NOT NULL DEFAULT 0",
-                          NULL, NULL, NULL);
-    return rc == SQLITE_OK ? renew_view(r, "v_run") : rc;
+    char drop[64], head[64];
+    snprintf(drop, sizeof drop, "DROP VIEW IF EXISTS %s;", name);
+    snprintf(head, sizeof head, "CREATE VIEW %s AS", name);
+    return exec_part(r, drop, head);
 }
 
-/* Later ones have a v_sample that looks at all records for each sample, and
- * do not know the last pass. */
-static int mend_views(struct run *r)
+/* All of them: each version's said something wrong that the next one's does
+ * not, or nothing of what came with that. */
+static int renew_views(struct run *r)
 {
-    static const char *const views[] = {"sample_part", "v_sample",
-                                        "v_histogram"};
-    int rc = sqlite3_exec(r->db,
-                          "INSERT OR IGNORE INTO pass VALUES(6,'optim')", NULL,
-                          NULL, NULL);
+    static const char *const views[] = {"v_record", "sample_part", "v_sample",
+                                        "v_histogram", "v_run", "v_pruned"};
+    int rc = SQLITE_OK;
     for (size_t i = 0; rc == SQLITE_OK && i < sizeof views / sizeof *views;
          i++)
         rc = renew_view(r, views[i]);
     return rc;
 }
 
-/* What this version's runs have and older ones of the same format have not. */
-static int renew(struct run *r)
+/* The first runs of version 1 know nothing of what a full journal means. */
+static int add_policy(struct run *r)
 {
-    int64_t policy = 1, samples = 1;
+    int64_t policy = 1;
     int rc = get_int(r->db,
                      "SELECT count(*) FROM pragma_table_info('stream') "
                      "WHERE name = 'spool_bytes'",
                      &policy);
-    if (rc == SQLITE_OK)
-        rc = get_int(r->db,
+    if (rc != SQLITE_OK || policy)
+        return rc;
+    return sqlite3_exec(r->db,
+                        "ALTER TABLE stream ADD COLUMN"
+                        " block_ms INTEGER NOT NULL DEFAULT 0;"
+                        "ALTER TABLE stream ADD COLUMN"
+                        " spool_bytes INTEGER NOT NULL DEFAULT 0",
+                        NULL, NULL, NULL);
+}
+
+/* What this version's runs have and older ones of the same format have not.
+ * What came last tells whether all of it is there. */
+static int renew(struct run *r)
+{
+    int64_t renewed = 1;
+    int rc = get_int(r->db,
                      "SELECT count(*) FROM sqlite_master "
-                     "WHERE name = 'sample_part'",
-                     &samples);
-    if (rc != SQLITE_OK || (policy && samples))
+                     "WHERE name = 'v_pruned'",
+                     &renewed);
+    if (rc != SQLITE_OK || renewed)
         return rc;
     rc = sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    if (rc == SQLITE_OK && !policy)
+    if (rc == SQLITE_OK)
         rc = add_policy(r);
-    if (rc == SQLITE_OK && !samples)
-        rc = mend_views(r);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db,
+                          "INSERT OR IGNORE INTO pass VALUES(6,'optim')", NULL,
+                          NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = exec_part(r, "", "CREATE TABLE pruned(");
+    if (rc == SQLITE_OK)
+        rc = renew_views(r);
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL);
     if (rc != SQLITE_OK)
@@ -449,7 +459,11 @@ int run_open(struct store *s, const char *name, const char *path,
         log_error("open",
                   "file=\"%s\" error=\"%s\" then=\"the client is "
                   "refused and tries again\"",
-                  path, r->db ? sqlite3_errmsg(r->db) : sqlite3_errstr(rc));
+                  path,
+                  /* behind a rollback the connection tells of that */
+                  r->db && sqlite3_errcode(r->db) != SQLITE_OK
+                      ? sqlite3_errmsg(r->db)
+                      : sqlite3_errstr(rc));
     }
     if (rc != SQLITE_OK) {
         store_failed(s, sqlite3_errstr(rc));

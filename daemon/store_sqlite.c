@@ -537,6 +537,7 @@ static void store_sqlite_tidy(struct store *s)
     space_look(s);
     wal_measure(s);
     sweep_some(s);
+    keep_look(s);
     for (struct run *r = s->runs; r; r = next) {
         int rc = run_check_file(r);
         next = r->next;
@@ -575,5 +576,6 @@ const struct store_ops store_sqlite = {
     .commit = store_sqlite_commit,
     .sync = store_sqlite_sync,
     .tidy = store_sqlite_tidy,
+    .keep = keep_set,
     .counters = store_sqlite_counters,
 };

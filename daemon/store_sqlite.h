@@ -121,6 +121,9 @@ struct store {
     char **sweep;          /* files that were not looked at yet */
     size_t sweep_n;
     struct space space;
+    _Atomic uint32_t keep_days, keep_mb; /* 0: all; any thread sets them */
+    _Atomic bool keep_changed;
+    uint64_t keep_next_ns; /* then the files are looked at again */
     uint64_t wal_limit;    /* WAL_LIMIT_BYTES */
     uint64_t wal_wait_ms;  /* WAL_WAIT_MS */
     uint64_t fresh_bytes;  /* of records, since the last commit */
@@ -192,6 +195,13 @@ void known_free(struct store *s);
 void sweep_open(struct store *s);
 void sweep_some(struct store *s);
 void sweep_close(struct store *s);
+/* Whether a process lives that did not say goodbye. A SQLite code. */
+int sweep_alive(sqlite3 *db, bool *alive);
+
+/* What is kept of the runs in the directory; any thread. 0: no limit. */
+void keep_set(struct store *s, uint32_t days, uint32_t mb);
+/* Once a second: removes runs that are over it. */
+void keep_look(struct store *s);
 
 /* The stream of a hello, with its dictionary; what its client no longer has
  * and the run has not becomes a loss. A SQLite code; *out NULL: no number

@@ -121,6 +121,22 @@ static int set_dead_all(sqlite3 *db, unsigned *n)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
+int sweep_alive(sqlite3 *db, bool *alive)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(db,
+                                "SELECT id, pid, start_time, boot_id FROM "
+                                "stream WHERE state = 'open'",
+                                -1, &q, NULL);
+    *alive = false;
+    while (rc == SQLITE_OK && !*alive && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        rc = SQLITE_OK;
+        *alive = row_alive(q);
+    }
+    sqlite3_finalize(q);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
 static int sweep_db(sqlite3 *db, const char *path, unsigned *n)
 {
     int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);

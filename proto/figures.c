@@ -143,7 +143,10 @@ unsigned trd_stats_numpy(const struct trd_stats *s, int dtype, double out[5])
     if (s->has & TRD_HAS_MEAN) {
         out[MEAN] = s->mean;
         out[STD] = s->std;
-        holds |= 1u << MEAN | 1u << STD;
+        holds |= 1u << MEAN;
+        /* given with l2 it is of a dump that has none */
+        if (!(s->has & TRD_IS_GIVEN && s->has & TRD_HAS_L2))
+            holds |= 1u << STD;
     }
     if (s->has & TRD_HAS_L2) {
         out[L2] = s->l2;

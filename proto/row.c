@@ -145,6 +145,34 @@ static double given(struct cells *c, enum row_column column, int64_t code)
                        number ? real(c, column) : 0);
 }
 
+/* As a text log or a dump had them; what it had not is NULL without a code. */
+static void given_figures(struct cells *c, struct row *r)
+{
+    struct trd_stats *s = &r->stats;
+    int64_t code = whole(c, ROW_GIVEN);
+    int kind = trd_dtype_kind(r->dtype);
+    s->has |= TRD_IS_GIVEN;
+    if ((there(c, ROW_MAX) || code & 3) && (there(c, ROW_MIN) || code & 12)) {
+        s->has |= TRD_HAS_RANGE;
+        if (kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED) {
+            s->max = value(c, ROW_MAX, r->dtype);
+            s->min = value(c, ROW_MIN, r->dtype);
+        } else {
+            s->max.f = given(c, ROW_MAX, code);
+            s->min.f = given(c, ROW_MIN, code >> 2);
+        }
+    }
+    if (there(c, ROW_MEAN) || code & 0x30) {
+        s->has |= TRD_HAS_MEAN;
+        s->mean = given(c, ROW_MEAN, code >> 4);
+        s->std = given(c, ROW_STD, code >> 6);
+    }
+    if (there(c, ROW_L2)) {
+        s->has |= TRD_HAS_L2;
+        s->l2 = real(c, ROW_L2);
+    }
+}
+
 static void figures(struct cells *c, struct row *r)
 {
     struct trd_stats *s = &r->stats;
@@ -162,12 +190,7 @@ static void figures(struct cells *c, struct row *r)
         s->hash = (uint64_t)whole(c, ROW_HASH);
     }
     if (there(c, ROW_GIVEN)) {
-        int64_t code = whole(c, ROW_GIVEN);
-        s->has |= TRD_IS_GIVEN | TRD_HAS_RANGE | TRD_HAS_MEAN;
-        s->max.f = given(c, ROW_MAX, code);
-        s->min.f = given(c, ROW_MIN, code >> 2);
-        s->mean = given(c, ROW_MEAN, code >> 4);
-        s->std = given(c, ROW_STD, code >> 6);
+        given_figures(c, r);
         return;
     }
     if (there(c, ROW_MAX) && there(c, ROW_MIN)) {
@@ -537,7 +560,8 @@ const char sql_run[] =
     " count(DISTINCT attempt) AS attempts, count(DISTINCT rank) AS ranks,"
     " coalesce(max(iteration), 0) AS iterations,"
     " CAST(total(seq) AS INTEGER) - CAST((SELECT total(last - seq + 1)"
-    " FROM loss) AS INTEGER) AS records,"
+    " FROM loss) AS INTEGER) - coalesce((SELECT value FROM meta"
+    " WHERE key = 'pruned'), 0) AS records,"
     " CAST((SELECT total(count) FROM loss) AS INTEGER) AS losses,"
     " CASE WHEN sum(state = 'open') > 0 THEN 'open'"
     " WHEN sum(state = 'dead') > 0 THEN 'dead'"
@@ -547,5 +571,6 @@ const char sql_run[] =
     " coalesce((SELECT block_ms FROM stream ORDER BY 1 DESC LIMIT 1), 0)"
     " AS block_ms,"
     " coalesce((SELECT spool_bytes FROM stream ORDER BY 1 DESC LIMIT 1), 0)"
-    " AS spool_bytes"
+    " AS spool_bytes,"
+    " coalesce((SELECT value FROM meta WHERE key = 'pruned'), 0) AS pruned"
     " FROM stream, (SELECT 0 AS block_ms, 0 AS spool_bytes)";

@@ -113,8 +113,8 @@ size_t row_cursor(const struct row *r, uint32_t order,
 /* One row about a run, columns RUN_COLUMNS, to be read from its file. */
 #define RUN_COLUMNS                                                           \
     "name", "started_ns", "ended_ns", "attempts", "ranks", "iterations",     \
-        "records", "losses", "state", "block_ms", "spool_bytes"
-enum { RUN_STATE = 8, RUN_COLUMN_COUNT = 11 }; /* its column; how many */
+        "records", "losses", "state", "block_ms", "spool_bytes", "pruned"
+enum { RUN_STATE = 8, RUN_COLUMN_COUNT = 12 }; /* its column; how many */
 extern const char sql_run[];
 
 #endif

@@ -1,14 +1,16 @@
 -- tracerd, stored run, version 1.
 --
 -- One file is one run. Plain tables hold the data; the views v_record,
--- v_sample, v_histogram, v_object, v_run and v_loss are the SQL promise: their
--- names and columns stay. Figures in tables are over finite elements; the
--- views also have numpy's form, where NaN is NULL with the count in column nan.
+-- v_sample, v_histogram, v_object, v_run, v_loss and v_pruned are the SQL
+-- promise: their names and columns stay. Figures in tables are over finite
+-- elements; the views also have numpy's form, where NaN is NULL with the count
+-- in column nan.
 
 PRAGMA application_id = 1414677316; -- "TRCD"
 PRAGMA user_version = 1;
 
--- Facts about the run: name, job, store_id, created_ns, version.
+-- Facts about the run: name, job, store_id, created_ns, version; pruned, the
+-- number of records taken out of it, where there are any.
 CREATE TABLE meta(
     key   TEXT PRIMARY KEY,
     value ANY NOT NULL
@@ -115,7 +117,7 @@ CREATE TABLE record(
     l2         REAL,
     hash       INTEGER,                  -- 64 bits
     samples    BLOB,                     -- elements, little endian
-    given      INTEGER,                  -- figures as a text log had them:
+    given      INTEGER,                  -- figures as a text or dump had them:
                                          -- 2 bits each for max, min, mean,
                                          -- std: 0 number 1 nan 2 inf 3 -inf
     PRIMARY KEY(step, object, pass, stream, io, position, seq)
@@ -138,7 +140,8 @@ CREATE TABLE extra(
     PRIMARY KEY(stream, seq)
 ) WITHOUT ROWID;
 
--- Records that are missing, and why: every gap in seq has a row here.
+-- Records that are missing, and why: every gap in seq has a row here, or in
+-- pruned.
 CREATE TABLE loss(
     stream INTEGER NOT NULL,
     seq    INTEGER NOT NULL,             -- the first it stands for
@@ -150,6 +153,16 @@ CREATE TABLE loss(
     bytes  INTEGER NOT NULL,             -- of them, 0 unknown
     cause  TEXT NOT NULL,
     t_ns   INTEGER NOT NULL,
+    PRIMARY KEY(stream, seq)
+) WITHOUT ROWID;
+
+-- Records that were stored and taken out again to give room.
+CREATE TABLE pruned(
+    stream  INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,            -- the first of them
+    last    INTEGER NOT NULL,            -- the last
+    rule    TEXT NOT NULL,               -- what was to stay
+    real_ns INTEGER NOT NULL,            -- when, UTC
     PRIMARY KEY(stream, seq)
 ) WITHOUT ROWID;
 
@@ -425,12 +438,21 @@ SELECT (SELECT value FROM meta WHERE key = 'name') AS name,
     s.attempt, s.rank, s.world, s.host, s.pid, s.state,
     s.real_ns AS started_ns,
     s.seq - CAST((SELECT total(l.last - l.seq + 1) FROM loss l
-                  WHERE l.stream = s.id) AS INTEGER) AS records,
+                  WHERE l.stream = s.id) AS INTEGER)
+        - CAST((SELECT total(p.last - p.seq + 1) FROM pruned p
+                WHERE p.stream = s.id) AS INTEGER) AS records,
     CAST((SELECT total(count) FROM loss l WHERE l.stream = s.id) AS INTEGER)
-        AS lost, s.info, s.id AS stream, s.block_ms, s.spool_bytes
+        AS lost, s.info, s.id AS stream, s.block_ms, s.spool_bytes,
+    CAST((SELECT total(p.last - p.seq + 1) FROM pruned p
+          WHERE p.stream = s.id) AS INTEGER) AS pruned
 FROM stream s;
 
 CREATE VIEW v_loss AS
 SELECT s.attempt, s.rank, l.seq, l.last, l.count, l.bytes, l.cause,
     s.real_ns + l.t_ns AS ts_ns, l.stream
 FROM loss l JOIN stream s ON s.id = l.stream;
+
+CREATE VIEW v_pruned AS
+SELECT s.attempt, s.rank, p.seq, p.last, p.last - p.seq + 1 AS count, p.rule,
+    p.real_ns AS ts_ns, p.stream
+FROM pruned p JOIN stream s ON s.id = p.stream;

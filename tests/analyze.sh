@@ -11,8 +11,8 @@ shift 2
 [ $# -gt 0 ] || set -- gcc clang
 found=$(mktemp)
 trap 'rm -f "$found"' EXIT
-flags="-std=gnu11 -D_GNU_SOURCE -I. -Iinclude -I$build/proto
-    $(pkg-config --cflags libuv sqlite3 nanomsg)"
+flags="-std=gnu11 -D_GNU_SOURCE -I. -Iinclude -I$build -I$build/proto
+    $(pkg-config --cflags libuv sqlite3 nanomsg json-c)"
 python=$(python3-config --includes 2>/dev/null || true)
 ran=0
 

@@ -45,7 +45,7 @@ found=$(
     check proto "tracerd/ proto/ schema.h" "sqlite3.h"
     check client "tracerd/ proto/ client/" "Python.h structmember.h cuda"
     check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h curl/"
-    check tools "tracerd/ proto/ tools/ schema.h" "nanomsg/ sqlite3.h curl/"
+    check tools "tracerd/ proto/ tools/ schema.h" "nanomsg/ sqlite3.h curl/ json-c/"
 )
 [ -z "$found" ] || complain "$found"
 
@@ -64,6 +64,7 @@ doors() {
 found=$(
     doors "Python.h" "client/python/py.h"
     doors "nanomsg/" "tools/source_live.c"
+    doors "json-c/" "tools/msprobe_tensors.c"
     grep -rl "<sqlite3.h>" include proto client | grep -v "^proto/sql.h$" || true
 )
 [ -z "$found" ] || complain "$found"

@@ -8,10 +8,23 @@
 #include "tools/rule_file.h"
 #include "tools/tracectl.h"
 
-enum { NAME_BYTES = TRD_MAX_NAME + 32 };
+enum { NAME_BYTES = ALIGN_NAME - 32 };
+
+/* What holds for some ranks only: "pp=1". */
+struct only {
+    char *text;   /* all of it; NULL for every rank */
+    int64_t at;
+};
 
 struct rule {
+    struct only on_a, on_b;
     char *from, *to;
+};
+
+/* A path of b without wrappers. */
+struct named {
+    char *name;
+    int64_t path;
 };
 
 struct align {
@@ -22,9 +35,11 @@ struct align {
     size_t n, back_n;
     int64_t *path;      /* of a's paths by number, NO_PATH where not asked */
     size_t paths;
+    struct named *named; /* b's, sorted; NULL until one is asked for */
+    size_t named_n;
 };
 
-enum { NO_PATH = -2 };
+enum { NO_PATH = -2, ONLY_BYTES = 30 };
 
 /* ---- names ---- */
 
@@ -57,6 +72,30 @@ void align_strip(const char *path, char *out)
     *to = '\0';
 }
 
+const char *align_class(const char *name)
+{
+    bool is_own = strncmp(name, "FSDP", 4) == 0 && name[4] >= 'A' &&
+                  name[4] <= 'Z';
+    return is_own ? name + 4 : name;
+}
+
+/* Is it said of that rank? NULL: of no rank in particular. */
+static bool is_said_of(const struct only *o, const struct layout_rank *on)
+{
+    const struct scan_place *p;
+    char name[NAME_BYTES];
+    if (!o->text)
+        return true;
+    if (!on)
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(o->text, "="), o->text);
+    if (strcmp(name, "rank") == 0)
+        return on->rank == o->at;
+    p = layout_place(on, name);
+    return p ? p->at == o->at : strcmp(name, "pp") == 0 &&
+                                    on->stage == o->at;
+}
+
 /* Does the text fit a pattern with `*`? What each stands for goes to part,
  * at most `most` of them. */
 static bool fits(const char *pattern, const char *text, struct slice *part,
@@ -81,28 +120,61 @@ static bool fits(const char *pattern, const char *text, struct slice *part,
 enum { STARS = 4 };
 
 /* The name by which b knows what a calls so; the name itself without a rule
- * for it. */
-static void translate(const struct align *m, const char *name,
-                      char out[NAME_BYTES])
+ * for it. The rule, or NULL. */
+static const struct rule *translate(const struct align *m,
+                                    const struct layout_rank *on,
+                                    const char *name, char out[NAME_BYTES])
 {
     struct slice part[STARS + 1];
     snprintf(out, NAME_BYTES, "%.*s", NAME_BYTES - 1, name);
     for (size_t i = 0; i < m->rules; i++) {
         size_t used = 0, star = 0;
-        if (!fits(m->rule[i].from, name, part, STARS))
+        if (!is_said_of(&m->rule[i].on_a, on) ||
+            !fits(m->rule[i].from, name, part, STARS))
             continue;
         for (const char *p = m->rule[i].to; *p; p++) {
             struct slice s = {p, 1};
             if (*p == '*')
                 s = part[star++];
             if (used + s.n >= NAME_BYTES)
-                return;
+                return NULL;
             memcpy(out + used, s.text, s.n);
             used += s.n;
         }
         out[used] = '\0';
-        return;
+        return &m->rule[i];
     }
+    return NULL;
+}
+
+bool align_is_by_rank(const struct align *m)
+{
+    for (size_t i = 0; i < m->rules; i++)
+        if (m->rule[i].on_a.text || m->rule[i].on_b.text)
+            return true;
+    return false;
+}
+
+void align_name(const struct align *m, bool second,
+                const struct layout_rank *on, const char *name,
+                char out[ALIGN_NAME])
+{
+    struct slice part[STARS + 1];
+    char other[NAME_BYTES];
+    const char *only = NULL;
+    const struct rule *r;
+    if (!second) {
+        r = translate(m, on, name, other);
+        only = r ? r->on_b.text : NULL;
+    } else {
+        snprintf(other, sizeof other, "%.*s", NAME_BYTES - 1, name);
+        for (size_t i = 0; i < m->rules && !only; i++)
+            if (m->rule[i].on_b.text && is_said_of(&m->rule[i].on_b, on) &&
+                fits(m->rule[i].to, name, part, STARS))
+                only = m->rule[i].on_b.text;
+    }
+    snprintf(out, ALIGN_NAME, "%s%s%s", other, only ? "@" : "",
+             only ? only : "");
 }
 
 static size_t stars_in(const char *text)
@@ -120,10 +192,38 @@ static int bad_line(const struct rule_line *line, const char *why)
     return ctl_fail(CTL_BAD, "%s:%lu: %s", line->file, line->number, why);
 }
 
+/* Takes "pp=1" off the front of what a line says of a run. */
+static int take_only(struct only *o, char **word, struct rule_line *line)
+{
+    char *at = *word ? strchr(*word, '=') : NULL, *end;
+    if (!at)
+        return 0;
+    o->at = strtoll(at + 1, &end, 10);
+    if (at == *word || end == at + 1 || *end || o->at < 0 ||
+        strlen(*word) > ONLY_BYTES)
+        return bad_line(line, "expected DIMENSION=PLACE, such as pp=1 or "
+                              "rank=0");
+    o->text = *word;
+    *word = rule_word(line);
+    return 0;
+}
+
+static char *copy_of(const char *text)
+{
+    return text ? strdup(text) : NULL;
+}
+
 static int add_rule(void *to, char *from, struct rule_line *line)
 {
     struct align *m = to;
-    char *other = rule_word(line);
+    struct only on_a = {NULL, 0}, on_b = {NULL, 0};
+    char *other;
+    int code = take_only(&on_a, &from, line);
+    other = from && !code ? rule_word(line) : NULL;
+    if (!code)
+        code = take_only(&on_b, &other, line);
+    if (code)
+        return code;
     if (!other || rule_word(line))
         return bad_line(line, "expected two names, of the first and of the "
                               "second run");
@@ -138,10 +238,15 @@ static int add_rule(void *to, char *from, struct rule_line *line)
         m->rule = calloc(RULE_FILE_MAX, sizeof *m->rule);
     if (!m->rule)
         return ctl_fail(CTL_FAILED, "out of memory");
-    struct rule rule = {strdup(from), strdup(other)};
+    struct rule rule = {{copy_of(on_a.text), on_a.at},
+                        {copy_of(on_b.text), on_b.at},
+                        strdup(from),
+                        strdup(other)};
     m->rule[m->rules++] = rule; /* align_close() frees what there is */
-    return rule.from && rule.to ? 0
-                                : ctl_fail(CTL_FAILED, "out of memory");
+    return rule.from && rule.to && !rule.on_a.text == !on_a.text &&
+                   !rule.on_b.text == !on_b.text
+               ? 0
+               : ctl_fail(CTL_FAILED, "out of memory");
 }
 
 /* ---- objects ---- */
@@ -158,12 +263,12 @@ static bool key_of(const struct align *m, const struct scan_object *o,
     char path[NAME_BYTES], name[NAME_BYTES], other[NAME_BYTES];
     bool known = *o->module;
     align_strip(o->module, path);
-    snprintf(name, sizeof name, "%.*s-%lld", TRD_MAX_NAME, o->class_name,
-             (long long)o->instance);
+    snprintf(name, sizeof name, "%.*s-%lld", TRD_MAX_NAME,
+             align_class(o->class_name), (long long)o->instance);
     if (translated) {
-        translate(m, path, other);
+        translate(m, NULL, path, other);
         memcpy(path, other, sizeof path);
-        translate(m, name, other);
+        translate(m, NULL, name, other);
         memcpy(name, other, sizeof name);
     }
     switch (level) {
@@ -171,7 +276,7 @@ static bool key_of(const struct align *m, const struct scan_object *o,
         snprintf(out, cap, "%s|%s", path, name);
         return true;
     case 1:
-        snprintf(out, cap, "%s|%s", path, o->class_name);
+        snprintf(out, cap, "%s|%s", path, align_class(o->class_name));
         return true;
     case 2:
         snprintf(out, cap, "%s", path);
@@ -281,6 +386,8 @@ void align_close(struct align *m)
     if (!m)
         return;
     for (size_t i = 0; i < m->rules; i++) {
+        free(m->rule[i].on_a.text);
+        free(m->rule[i].on_b.text);
         free(m->rule[i].from);
         free(m->rule[i].to);
     }
@@ -288,6 +395,9 @@ void align_close(struct align *m)
     free(m->there);
     free(m->back);
     free(m->path);
+    for (size_t i = 0; i < m->named_n; i++)
+        free(m->named[i].name);
+    free(m->named);
     free(m);
 }
 
@@ -303,30 +413,66 @@ long align_back(const struct align *m, size_t i)
 
 /* ---- paths ---- */
 
-/* b's path that is called so but for wrappers; -1: none. */
-static int64_t path_of_b(const struct align *m, const char *name)
+static int by_text(const void *a, const void *b)
+{
+    const struct named *x = a, *y = b;
+    int d = strcmp(x->name, y->name);
+    return d ? d : (x->path > y->path) - (x->path < y->path);
+}
+
+static bool name_paths(struct align *m)
 {
     char plain[TRD_MAX_NAME + 1];
     const char *text;
     int64_t path;
-    for (size_t i = 0; (text = scan_path_at(m->b, i, &path)); i++) {
+    size_t n = 0;
+    while (scan_path_at(m->b, n, &path))
+        n++;
+    m->named = malloc((n + 1) * sizeof *m->named);
+    if (!m->named)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        text = scan_path_at(m->b, i, &path);
         if (strlen(text) > TRD_MAX_NAME)
             continue;
         align_strip(text, plain);
-        if (strcmp(plain, name) == 0)
-            return path;
+        m->named[m->named_n].path = path;
+        m->named[m->named_n].name = strdup(plain);
+        if (!m->named[m->named_n].name)
+            return false;
+        m->named_n++;
     }
-    return -1;
+    qsort(m->named, m->named_n, sizeof *m->named, by_text);
+    return true;
 }
 
-static int64_t find_path(const struct align *m, int64_t path)
+/* b's path that is called so but for wrappers; -1: none. */
+static int64_t path_of_b(struct align *m, const char *name)
+{
+    size_t low = 0, high;
+    if (!m->named && !name_paths(m))
+        return -1;
+    high = m->named_n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(m->named[mid].name, name) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < m->named_n && strcmp(m->named[low].name, name) == 0
+               ? m->named[low].path
+               : -1;
+}
+
+static int64_t find_path(struct align *m, int64_t path)
 {
     char plain[TRD_MAX_NAME + 1], other[NAME_BYTES];
     const char *text = scan_path(m->a, path);
     if (!text || strlen(text) > TRD_MAX_NAME)
         return -1;
     align_strip(text, plain);
-    translate(m, plain, other);
+    translate(m, NULL, plain, other);
     return path_of_b(m, other);
 }
 

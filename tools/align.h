@@ -8,15 +8,20 @@
 #ifndef TOOLS_ALIGN_H
 #define TOOLS_ALIGN_H
 
+#include "tools/layout.h"
 #include "tools/scan.h"
 
 struct align;
 
+/* Room for a name that align_name() gives. */
+enum { ALIGN_NAME = TRD_MAX_NAME + 64 };
+
 /* Lines "PATTERN_A PATTERN_B" of a file, read with align_open(): a module
  * path or Class-n of the first run, and what it is called in the second; `*`
- * stands for any text, the same on both sides. Empty lines and what follows
- * `#` are left out. map NULL: none. 0 or an exit code, told with file and
- * line. */
+ * stands for any text, the same on both sides. A word DIMENSION=PLACE before
+ * a pattern, such as pp=1 or rank=2, says that it is so on those ranks only.
+ * Empty lines and what follows `#` are left out. map NULL: none. 0 or an exit
+ * code, told with file and line. */
 int align_open(const struct scan *a, const struct scan *b, const char *map,
                struct align **out);
 void align_close(struct align *m);
@@ -29,7 +34,17 @@ long align_back(const struct align *m, size_t i);
  * -1: it is not there. */
 int64_t align_path(struct align *m, int64_t path);
 
+/* Says the map something of some ranks only? */
+bool align_is_by_rank(const struct align *m);
+/* What a path without wrappers, or a Class-n, of a rank of the first run is
+ * called in the second, and of the second run. Names are those of the same
+ * thing if they are equal. */
+void align_name(const struct align *m, bool second,
+                const struct layout_rank *on, const char *name,
+                char out[ALIGN_NAME]);
 /* A path without the parts of wrappers. out has room for the text. */
 void align_strip(const char *path, char *out);
+/* A class as it was called before FSDP2 made one of its own of it. */
+const char *align_class(const char *name);
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/check_repeat.h"
+
 enum {
     MAX_TRACKS = 1 << 18, /* places whose norms are followed */
     WARM = 4,             /* norms before one can be a spike */
@@ -23,22 +25,17 @@ struct track {
     struct compare_pair first;
 };
 
-/* A row of the step that is looked at. */
-struct seen {
-    struct scan_row row;
-    size_t object;
-};
-
 struct check {
     struct scan *s;
     struct check_result *out;
-    struct seen *row;
+    struct check_row *row;
     size_t n, room;
     struct track *track;
     size_t tracks;
     uint32_t *group;      /* of each rank: its data-parallel group */
     size_t ranks;
     uint64_t agree, disagree; /* replicas */
+    struct repeat *repeat;
 };
 
 const char *check_kind_name(enum check_kind kind)
@@ -58,7 +55,7 @@ static int no_memory(void)
 
 /* ---- findings ---- */
 
-static struct compare_pair place_of(const struct seen *s)
+static struct compare_pair place_of(const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     return (struct compare_pair){
@@ -130,7 +127,7 @@ static bool got(const struct check *c, const struct scan_row *of,
     return false;
 }
 
-static int look_for(struct check *c, const struct seen *s,
+static int look_for(struct check *c, const struct check_row *s,
                     enum check_kind kind,
                     bool (*has)(const struct diff_side *), uint64_t count)
 {
@@ -145,7 +142,7 @@ static int look_for(struct check *c, const struct seen *s,
     return find(c, kind, &at, detail);
 }
 
-static int look_at_nonfinite(struct check *c, const struct seen *s)
+static int look_at_nonfinite(struct check *c, const struct check_row *s)
 {
     const struct diff_side *f = &s->row.side;
     int code = 0;
@@ -215,7 +212,7 @@ static double largest(int dtype)
     }
 }
 
-static int look_at_range(struct check *c, const struct seen *s)
+static int look_at_range(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     double most = largest(r->side.dtype);
@@ -243,7 +240,7 @@ static int look_at_range(struct check *c, const struct seen *s)
 
 /* ---- dead and exploding tensors ---- */
 
-static struct track *track_of(struct check *c, const struct seen *s)
+static struct track *track_of(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     uint64_t h = (uint64_t)r->object * UINT64_C(0x9e3779b97f4a7c15) ^
@@ -274,7 +271,7 @@ static bool is_followed(const struct scan_row *r)
            r->pass == TRD_GRAD;
 }
 
-static int look_at_norm(struct check *c, const struct seen *s)
+static int look_at_norm(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     char detail[CHECK_DETAIL];
@@ -319,7 +316,7 @@ static int tell_dead(struct check *c)
 
 /* ---- recomputed outputs ---- */
 
-static int look_at_recompute(struct check *c, const struct seen *s)
+static int look_at_recompute(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     struct compare_pair at = place_of(s);
@@ -395,7 +392,7 @@ static bool is_replicated(const struct scan_row *r)
 }
 
 /* The same parameter on the first rank of the group. */
-static int look_at_replicas(struct check *c, const struct seen *s)
+static int look_at_replicas(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     struct compare_pair at = place_of(s);
@@ -435,11 +432,35 @@ static void drop_replicas(struct check *c)
     r->n = n;
 }
 
+/* ---- calls that give other bits ---- */
+
+static int take_repeat(void *to, const struct repeat_place *place)
+{
+    struct check *c = to;
+    struct check_result *r = c->out;
+    struct compare_pair at = place_of(&place->at);
+    char detail[CHECK_DETAIL];
+    int code;
+    /* ranks that are no replicas have other parameters */
+    if (place->across && c->agree <= c->disagree)
+        return 0;
+    snprintf(detail, sizeof detail, "%s%s", place->note ? "note: " : "",
+             place->detail);
+    code = find(c, CHECK_REPEAT, &at, detail);
+    for (size_t i = 0; i < r->n && !code; i++)
+        if (r->finding[i].kind == CHECK_REPEAT &&
+            r->finding[i].at.object == at.object)
+            r->finding[i].note =
+                place->note &&
+                (r->finding[i].records == 1 || r->finding[i].note);
+    return code;
+}
+
 /* ---- the walk ---- */
 
 static int keep(struct check *c, const struct scan_row *r)
 {
-    struct seen *s;
+    struct check_row *s;
     if (c->n == c->room) {
         size_t room = c->room ? 2 * c->room : 64;
         s = realloc(c->row, room * sizeof *s);
@@ -456,9 +477,9 @@ static int keep(struct check *c, const struct scan_row *r)
 
 static int look(struct check *c)
 {
-    int code = 0;
+    int code = repeat_look(c->repeat, c->row, c->n);
     for (size_t i = 0; i < c->n && !code; i++) {
-        const struct seen *s = &c->row[i];
+        const struct check_row *s = &c->row[i];
         code = look_at_nonfinite(c, s);
         if (!code)
             code = look_at_range(c, s);
@@ -509,7 +530,11 @@ int check_run(struct scan *s, struct check_result *out)
     if (!code)
         code = find_groups(&c);
     if (!code)
+        code = repeat_open(s, c.group, c.ranks, &c.repeat);
+    if (!code)
         code = walk(&c);
+    if (!code)
+        code = repeat_end(c.repeat, take_repeat, &c);
     if (!code)
         code = tell_dead(&c);
     if (!code)
@@ -518,6 +543,9 @@ int check_run(struct scan *s, struct check_result *out)
         qsort(out->finding, out->n, sizeof *out->finding, by_kind);
     drop_carriers(&c, CHECK_NAN);
     drop_carriers(&c, CHECK_INF);
+    for (size_t i = 0; i < out->n; i++)
+        out->notes += out->finding[i].note;
+    repeat_close(c.repeat);
     free(c.row);
     free(c.track);
     free(c.group);

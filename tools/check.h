@@ -13,6 +13,10 @@
  *   recompute    a recomputed output whose bits are not those of the first
  *   replicas     gradients or values of a parameter that should be the same on
  *                ranks of one data-parallel group, and are not
+ *   repeat       two calls of a module, with the same parameters, got the same
+ *                bits and gave others: nondeterminism, or a failing device.
+ *                Where the module may draw random numbers or keep a state it
+ *                is a note, which makes no run unhealthy
  * Of each kind a module is told once, at its first record, with a count. */
 #ifndef TOOLS_CHECK_H
 #define TOOLS_CHECK_H
@@ -27,7 +31,8 @@
     X(CHECK_DEAD, "dead")                                                     \
     X(CHECK_SPIKE, "spike")                                                   \
     X(CHECK_RECOMPUTE, "recompute")                                           \
-    X(CHECK_REPLICAS, "replicas")
+    X(CHECK_REPLICAS, "replicas")                                             \
+    X(CHECK_REPEAT, "repeat")
 
 enum check_kind {
 #define CHECK_KIND_MEMBER(name, text) name,
@@ -43,12 +48,13 @@ struct check_finding {
     enum check_kind kind;
     struct compare_pair at;   /* its first record; diff does not hold */
     uint64_t records;         /* that show it */
+    bool note;                /* it may be meant */
     char detail[CHECK_DETAIL];
 };
 
 struct check_result {
     struct check_finding *finding; /* by kind, then by order; to be freed */
-    size_t n;
+    size_t n, notes;               /* of them */
     uint64_t records, carriers;    /* of NaN or infinity */
 };
 

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs what is needed, builds with gcc and clang, runs every test, also
 # under sanitizers; ends with "N passed, N failed".
-# usage: sh tools/check.sh [--quick | --frameworks]
+# usage: sh tools/check.sh [--quick | --frameworks | --battery]
 # --quick: one build, no sanitizers, no fuzzing. --frameworks: only the
 # trainings of tests/python/test_frameworks.py, with every framework they
-# know, in an environment of its own. FUZZ_SECONDS: for each fuzz target, 20
-# if not said.
+# know, in an environment of its own. --battery: only tests/python/test_battery,
+# of all kinds of models, whose table says what tracectl compare and other
+# tools are right about. FUZZ_SECONDS: for each fuzz target, 20 if not said.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/setup.sh
@@ -13,12 +14,15 @@ quick=
 [ "${1:-}" != --quick ] || quick=1
 frameworks=
 [ "${1:-}" != --frameworks ] || frameworks=1 venv=.venv-frameworks
+battery=
+[ "${1:-}" != --battery ] || battery=1
 
+# chromium and selenium look at the page of tracectl report
 # shellcheck disable=SC2086
-setup_packages $packages libcmocka-dev clang libclang-rt-14-dev locales \
-    procps strace util-linux valgrind
+setup_packages $packages libcmocka-dev chromium chromium-driver clang \
+    libclang-rt-14-dev locales procps strace util-linux valgrind
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
-    mesonpy=meson-python pytest=pytest
+    mesonpy=meson-python pytest=pytest selenium=selenium
 # what tracerd.load() needs
 setup_python pyarrow=pyarrow adbc_driver_sqlite=adbc-driver-sqlite \
     pandas=pandas
@@ -53,6 +57,12 @@ if [ -n "$frameworks" ]; then
         --disable-pip-version-check -r tests/python/frameworks.txt
     export TRD_FRAMEWORKS=all # none may be skipped
     one_build build-frameworks "--suite frameworks" --werror
+    $venv/bin/python tests/count.py $logs $broken || status=1
+    exit $status
+fi
+if [ -n "$battery" ]; then
+    export TRD_BATTERY=all
+    one_build build-check "--suite battery --verbose" --werror
     $venv/bin/python tests/count.py $logs $broken || status=1
     exit $status
 fi

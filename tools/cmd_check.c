@@ -25,7 +25,8 @@ static void key_text(const char *name, const char *text)
 static void put_json(const struct scan *s, const struct check_result *r)
 {
     char name[NAME_MAX_BYTES];
-    printf("{\"verdict\":\"%s\"", r->n ? "unhealthy" : "healthy");
+    printf("{\"verdict\":\"%s\"",
+           r->n > r->notes ? "unhealthy" : "healthy");
     key_whole("records", (int64_t)r->records);
     key_whole("nonfinite", (int64_t)r->carriers);
     printf(",\"findings\":[");
@@ -40,6 +41,8 @@ static void put_json(const struct scan *s, const struct check_result *r)
         key_whole("step", f->at.step);
         key_whole("iteration", f->at.iteration);
         key_whole("records", (int64_t)f->records);
+        if (f->note)
+            printf(",\"note\":true");
         key_text("detail", f->detail);
         putchar('}');
     }
@@ -89,7 +92,8 @@ static int put(const struct scan *s, const struct check_result *r,
     if (text)
         printf("%s: %" PRIu64 " records, %" PRIu64 " with NaN or "
                "infinities\n",
-               r->n ? "unhealthy" : "healthy", r->records, r->carriers);
+               r->n > r->notes ? "unhealthy" : "healthy", r->records,
+               r->carriers);
     return text && !r->n ? 0 : put_table(s, r, format);
 }
 
@@ -115,7 +119,7 @@ int cmd_check(struct ctl *ctl, int argc, char **argv)
         code = check_run(s, &r);
     if (code == 0)
         code = put(s, &r, ctl->format);
-    if (code == 0 && r.n)
+    if (code == 0 && r.n > r.notes)
         code = CTL_NOTHING;
     check_free(&r);
     scan_close(s);

@@ -5,6 +5,7 @@
 
 #include "tools/compare_out.h"
 #include "tools/out.h"
+#include "tools/rules.h"
 #include "tools/source.h"
 
 static int open_run(struct ctl *ctl, const char *run, int64_t attempt,
@@ -23,9 +24,29 @@ static int open_run(struct ctl *ctl, const char *run, int64_t attempt,
 static void show(void *state, uint64_t done, uint64_t of)
 {
     (void)state;
+    if (!isatty(STDERR_FILENO))
+        return;
     fprintf(stderr, "\r%3.0f %% of %llu records ",
             of ? 100.0 * (double)done / (double)of : 0,
             (unsigned long long)of);
+}
+
+static void show_first(void *state, const struct compare_pair *p)
+{
+    const struct scan *a = state;
+    char name[2 * TRD_MAX_NAME + 128];
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r%40s\r", "");
+    compare_name(a, p, name, sizeof name);
+    fputs("first divergence so far: ", stderr);
+    out_plain(stderr, slice_of(name));
+    if (*scan_module(a, p->object)) {
+        fputs(" (", stderr);
+        out_plain(stderr, slice_of(scan_module(a, p->object)));
+        fputs(")", stderr);
+    }
+    fprintf(stderr, ", rank %u, iteration %lld\n", p->rank,
+            (long long)p->iteration);
 }
 
 static int exit_code(enum compare_verdict v)
@@ -41,7 +62,7 @@ int cmd_compare(struct ctl *ctl, int argc, char **argv)
     const char *noise_run = NULL;
     struct compare_options o = {.skip = 0};
     int64_t attempt_a = -1, attempt_b = -1;
-    int all = 0, code;
+    int all = 0, progress = isatty(STDERR_FILENO), code;
     struct out probe;
     const struct option options[] = {
         {OPTION_TEXT, "--map", &o.map},
@@ -51,14 +72,14 @@ int cmd_compare(struct ctl *ctl, int argc, char **argv)
         {OPTION_NUMBER, "--attempt", &attempt_a},
         {OPTION_NUMBER, "--attempt-b", &attempt_b},
         {OPTION_FLAG, "--all", &all},
+        {OPTION_FLAG, "--progress", &progress},
         {OPTION_END, NULL, NULL}};
     if (ctl_options(ctl, options, &argc, argv) ||
         out_open(&probe, ctl->format, stdout))
         return CTL_BAD;
     if (argc != 2)
         return ctl_fail(CTL_BAD, "compare takes two runs, RUN_A and RUN_B");
-    if (isatty(STDERR_FILENO))
-        o.progress = show;
+    o.progress = progress ? show : NULL;
     code = open_run(ctl, argv[0], attempt_a, &a);
     if (code == 0)
         code = open_run(ctl, argv[1], attempt_b, &b);
@@ -68,9 +89,11 @@ int cmd_compare(struct ctl *ctl, int argc, char **argv)
         code = compare_runs(a, c, &o, NULL, &noise, &again);
     if (code == 0 && c)
         code = scan_goto(a, INT64_MIN, INT64_MIN);
+    o.first = progress ? show_first : NULL;
+    o.state = a;
     if (code == 0)
         code = compare_runs(a, b, &o, noise, NULL, &r);
-    if (o.progress)
+    if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r%40s\r", "");
     if (code == 0) {
         struct compare_names n = {a, b, all != 0};

@@ -1,7 +1,9 @@
 /* tracectl export: a run in the order of its processes and their records. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "tools/export_parquet.h"
 #include "tools/out.h"
 #include "tools/seed.h"
 #include "tools/source.h"
@@ -83,13 +85,15 @@ static int export_fields(struct source *s, const char *format, FILE *file,
 
 static int check_format(const char *format)
 {
-    static const char *const known[] = {"seed", "csv", "json"};
+    static const char *const known[] = {"seed", "csv", "json", "parquet"};
     if (!format)
-        return ctl_fail(CTL_BAD, "export needs --format seed, csv or json");
-    for (int i = 0; i < 3; i++)
+        return ctl_fail(CTL_BAD,
+                        "export needs --format seed, csv, json or parquet");
+    for (int i = 0; i < 4; i++)
         if (strcmp(format, known[i]) == 0)
             return 0;
-    return ctl_fail(CTL_BAD, "no export format '%s': seed, csv or json",
+    return ctl_fail(CTL_BAD,
+                    "no export format '%s': seed, csv, json or parquet",
                     format);
 }
 
@@ -109,6 +113,23 @@ static int write_file(struct source *s, const char *format, const char *path)
         code = CTL_FAILED;
     if (code == 0 && n == 0)
         return ctl_fail(CTL_NOTHING, "no record to export");
+    return code;
+}
+
+/* Not through a source: Python reads the file itself. */
+static int write_parquet(const struct ctl *ctl, const char *run,
+                         const char *out, const struct query *q)
+{
+    char *path = NULL;
+    int code;
+    if (!out || strcmp(out, "-") == 0)
+        return ctl_fail(CTL_BAD, "--format parquet needs --out FILE");
+    if (!run)
+        run = ctl->run ? ctl->run : "";
+    code = source_path(ctl, run, &path);
+    if (code == 0)
+        code = export_parquet(path, out, q->rank, q->attempt);
+    free(path);
     return code;
 }
 
@@ -132,6 +153,8 @@ int cmd_export(struct ctl *ctl, int argc, char **argv)
     if (!format)
         format = ctl->format;
     int code = check_format(format);
+    if (code == 0 && strcmp(format, "parquet") == 0)
+        return write_parquet(ctl, argc ? argv[0] : NULL, path, &q);
     if (code == 0)
         code = source_open(ctl, argc ? argv[0] : NULL, &s);
     if (code == 0)

@@ -1,4 +1,5 @@
-/* tracectl import FILE... : text logs and journals, through the daemon. */
+/* tracectl import FILE... : text logs, journals and dumps of msprobe, through
+ * the daemon. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -126,33 +127,83 @@ static void report(struct out *o, const char *path,
     out_row(o, cells);
 }
 
-/* One file; *bad and *records grow. */
-static int import_file(const char *path, const struct import_daemon *daemon,
-                       const struct import_options *options, struct out *o,
-                       struct import_result *sum)
+/* What a file is, or is said to be by --format. */
+enum kind { KIND_UNKNOWN = -1, KIND_TEXT, KIND_JOURNAL, KIND_MSPROBE };
+
+static int kind_of_format(const char *format, enum kind *out)
+{
+    static const char *const name[] = {"text", "journal", "msprobe"};
+    *out = KIND_UNKNOWN;
+    for (int i = 0; format && i < 3; i++)
+        if (strcmp(format, name[i]) == 0)
+            *out = (enum kind)i;
+    return !format || *out != KIND_UNKNOWN
+               ? 0
+               : ctl_fail(CTL_BAD, "--format is text, journal or msprobe, "
+                                   "not '%s'",
+                          format);
+}
+
+/* KIND_UNKNOWN: it cannot be read, told. */
+static enum kind kind_of(const char *path)
+{
+    if (import_is_msprobe(path))
+        return KIND_MSPROBE;
+    switch (import_is_journal(path)) {
+    case 0:
+        return KIND_TEXT;
+    case 1:
+        return KIND_JOURNAL;
+    default:
+        return KIND_UNKNOWN;
+    }
+}
+
+/* The files' rows, and what they come to. */
+struct rows {
+    struct out out;
+    const char *path;
+    struct import_result sum;
+};
+
+static void take_row(void *to, const struct import_result *r)
+{
+    struct rows *rows = to;
+    rows->sum.records += r->records;
+    rows->sum.bad += r->bad;
+    report(&rows->out, rows->path, r);
+}
+
+static int import_file(const char *path, enum kind kind,
+                       const struct import_daemon *daemon,
+                       const struct import_options *options,
+                       struct rows *rows)
 {
     struct import_result r = {.rank = 0};
-    int journal = import_is_journal(path);
     int code;
-    if (journal < 0)
+    if (kind == KIND_UNKNOWN)
+        kind = kind_of(path);
+    if (kind == KIND_UNKNOWN)
         return CTL_FAILED;
-    if (!journal && !options->run)
-        return ctl_fail(CTL_BAD, "a text log needs --run NAME");
+    if (kind != KIND_JOURNAL && !options->run)
+        return ctl_fail(CTL_BAD, "%s needs --run NAME",
+                        kind == KIND_TEXT ? "a text log"
+                                          : "a dump of msprobe");
+    rows->path = path;
+    if (kind == KIND_MSPROBE)
+        return import_msprobe(path, daemon, options, take_row, rows);
     if (options->rank > 0)
         r.rank = (uint64_t)options->rank;
     if (options->attempt > 0)
         r.attempt = (uint64_t)options->attempt;
-    code = journal ? import_journal(path, daemon, options, &r)
-                   : import_text(path, daemon, options, &r);
-    if (code)
-        return code;
-    sum->records += r.records;
-    sum->bad += r.bad;
-    report(o, path, &r);
-    return 0;
+    code = kind == KIND_JOURNAL ? import_journal(path, daemon, options, &r)
+                                : import_text(path, daemon, options, &r);
+    if (code == 0)
+        take_row(rows, &r);
+    return code;
 }
 
-static int import_files(int n, char **files,
+static int import_files(int n, char **files, enum kind kind,
                         const struct import_daemon *daemon,
                         const struct import_options *options,
                         const char *format)
@@ -160,22 +211,21 @@ static int import_files(int n, char **files,
     static const struct slice names[COLUMNS] = {
         {"file", 4}, {"run", 3},     {"attempt", 7}, {"rank", 4},
         {"records", 7}, {"new", 3}, {"bad", 3}};
-    struct import_result sum = {.rank = 0};
-    struct out o;
+    struct rows rows = {.sum = {.rank = 0}};
     int code = 0;
-    if (out_open(&o, format, stdout))
+    if (out_open(&rows.out, format, stdout))
         return CTL_BAD;
-    out_table(&o, names, COLUMNS);
+    out_table(&rows.out, names, COLUMNS);
     for (int i = 0; i < n && !ingest_stop; i++) {
-        int one = import_file(files[i], daemon, options, &o, &sum);
+        int one = import_file(files[i], kind, daemon, options, &rows);
         if (one > code)
             code = one;
     }
-    if (out_close(&o))
+    if (out_close(&rows.out))
         return CTL_FAILED;
-    if (code == 0 && sum.bad)
+    if (code == 0 && rows.sum.bad)
         return CTL_BAD;
-    return code == 0 && sum.records == 0 ? CTL_NOTHING : code;
+    return code == 0 && rows.sum.records == 0 ? CTL_NOTHING : code;
 }
 
 int cmd_import(struct ctl *ctl, int argc, char **argv)
@@ -184,9 +234,12 @@ int cmd_import(struct ctl *ctl, int argc, char **argv)
     struct place place = {.ctl = ctl};
     const struct import_daemon daemon = {find_daemon, &place};
     int64_t samples = SAMPLES_DEFAULT;
+    const char *format = NULL;
+    enum kind kind;
     const struct option options[] = {
         {OPTION_TEXT, "--run", &o.run},
         {OPTION_TEXT, "--date", &o.date},
+        {OPTION_TEXT, "--format", &format},
         {OPTION_NUMBER, "--rank", &o.rank},
         {OPTION_NUMBER, "--attempt", &o.attempt},
         {OPTION_NUMBER, "--samples", &samples},
@@ -198,13 +251,14 @@ int cmd_import(struct ctl *ctl, int argc, char **argv)
         return ctl_fail(CTL_BAD, "import needs a FILE");
     if (!o.run)
         o.run = ctl->run;
-    if (check_numbers(o.rank, o.attempt, samples) || check_run(o.run))
+    if (check_numbers(o.rank, o.attempt, samples) || check_run(o.run) ||
+        kind_of_format(format, &kind))
         return CTL_BAD;
     if (ctl->store)
         return ctl_fail(CTL_BAD, "--store is not in this build");
     o.samples = (uint32_t)samples;
     catch_signals();
-    int code = import_files(argc, argv, &daemon, &o, ctl->format);
+    int code = import_files(argc, argv, kind, &daemon, &o, ctl->format);
     if (spawn_stop(&place.own) && code <= CTL_BAD)
         code = ctl_fail(CTL_FAILED, "the private tracerd did not end well");
     return code;

@@ -6,10 +6,10 @@
 #include "tools/source.h"
 
 /* The columns people see, and where they are in RUN_COLUMNS. */
-enum { NAME = 0, STARTED = 1, DEFAULT = 7, SHOWN = 8 };
+enum { NAME = 0, STARTED = 1, DEFAULT = 8, SHOWN = 9 };
 static const char *const shown[SHOWN] = {
     "name", "started_ns", "ranks", "iterations", "records", "losses",
-    "state", "default"};
+    "pruned", "state", "default"};
 
 /* The rows of the answer, kept to be sorted. */
 struct rows {

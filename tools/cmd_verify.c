@@ -11,8 +11,8 @@
 #include "proto/journal.h"
 #include "proto/spool.h"
 #include "proto/place.h"
+#include "tools/data_dir.h"
 #include "tools/run_file.h"
-#include "tools/source.h"
 #include "tools/verify.h"
 
 enum { PATH_BYTES = 4096 + TRD_MAX_RUN + 8, DETAIL_BYTES = 512 };
@@ -115,30 +115,6 @@ static int check_dir(struct verify *v, const char *dir)
     return 0;
 }
 
-/* Where the runs are: -d, or what the daemon says. */
-static int find_data(const struct ctl *ctl, char out[PATH_BYTES])
-{
-    const struct cell *cells;
-    struct source *s = NULL;
-    struct query q;
-    int code;
-    out[0] = '\0';
-    if (ctl->db) {
-        snprintf(out, PATH_BYTES, "%s", ctl->db);
-        return 0;
-    }
-    query_init(&q, QUERY_STATUS);
-    code = source_open(ctl, "", &s);
-    if (code == 0)
-        code = source_ask(s, &q);
-    while (code == 0 && source_row(s, &cells) > 0)
-        if (cells[0].s.n == 4 && memcmp(cells[0].s.text, "data", 4) == 0)
-            snprintf(out, PATH_BYTES, "%.*s", (int)cells[1].s.n,
-                     cells[1].s.text);
-    source_close(s);
-    return code;
-}
-
 /* The path of what a word means: a file, a directory, or a run. */
 static int find_target(const struct ctl *ctl, const char *word,
                        char out[PATH_BYTES])
@@ -154,7 +130,7 @@ static int find_target(const struct ctl *ctl, const char *word,
     if (word && !place_run_ok(word, strlen(word)))
         return ctl_fail(CTL_BAD, "'%s' is no file, and cannot name a run",
                         word);
-    code = find_data(ctl, data);
+    code = data_dir_find(ctl, data, sizeof data);
     if (code)
         return code;
     if (word && snprintf(out, PATH_BYTES, "%s/%s.db", data, word) >=

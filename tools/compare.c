@@ -10,41 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/align.h"
-#include "tools/rules.h"
-#include "tools/verdict.h"
+#include "tools/compare_walk.h"
 
 enum { TELL_EVERY = 65536 };
 
-/* A row that is kept until its partner has come. */
-struct kept {
-    struct scan_row row;
-    size_t samples;        /* where they are in the arena */
-    int64_t path;          /* as the second run numbers it */
-    bool used;
-};
-
-struct side {
-    struct scan *scan;
-    struct kept *row;
-    size_t n, room;
-    char *arena;
-    size_t arena_n, arena_room;
-    struct compare_missing *missing;
-    size_t missing_n;
-    uint64_t only;
-};
-
+/* What only this way needs. */
 struct compare {
-    const struct compare_options *o;
-    struct side a, b;
-    struct align *align;
-    struct rules *rules;
-    struct verdict *verdict;
+    struct walk w;
     const struct scan_object *object_a, *object_b;
     size_t objects_a, objects_b;
-    uint64_t done, told, b_read;
-    bool text;
+    uint64_t b_read;
+    bool trial;      /* the first step only, of which nothing is judged */
+    uint64_t sizes;  /* that differ there */
 };
 
 static int no_memory(void)
@@ -54,12 +31,12 @@ static int no_memory(void)
 
 /* ---- rows of one object's step ---- */
 
-static int keep(struct side *s, const struct scan_row *r, int64_t path)
+int walk_keep(struct walk_side *s, const struct scan_row *r, int64_t path)
 {
     size_t n = r->side.samples.n;
     if (s->n == s->room) {
         size_t room = s->room ? 2 * s->room : 64;
-        struct kept *more = realloc(s->row, room * sizeof *more);
+        struct walk_row *more = realloc(s->row, room * sizeof *more);
         if (!more)
             return no_memory();
         s->row = more;
@@ -75,20 +52,15 @@ static int keep(struct side *s, const struct scan_row *r, int64_t path)
     }
     if (n)
         memcpy(s->arena + s->arena_n, r->side.samples.text, n);
-    s->row[s->n++] = (struct kept){*r, s->arena_n, path, false};
+    s->row[s->n++] =
+        (struct walk_row){.row = *r, .samples = s->arena_n, .path = path};
     s->arena_n += n;
     return 0;
 }
 
-/* What a comparison leaves out. */
-static bool is_left_out(const struct compare *c, const struct scan_row *r)
+bool walk_leaves_out(const struct walk *w, const struct scan_row *r)
 {
-    return r->labels & TRD_L_RECOMPUTE || r->iteration <= c->o->skip;
-}
-
-static bool by_path(int pass)
-{
-    return pass > TRD_BACKWARD;
+    return r->labels & TRD_L_RECOMPUTE || r->iteration <= w->o->skip;
 }
 
 static int compare_numbers(int64_t a, int64_t b)
@@ -99,7 +71,7 @@ static int compare_numbers(int64_t a, int64_t b)
 /* Calls have places for their tensors, everything else has paths. */
 static int by_key(const void *x, const void *y)
 {
-    const struct kept *a = x, *b = y;
+    const struct walk_row *a = x, *b = y;
     const struct scan_row *r = &a->row, *s = &b->row;
     int64_t local = r->labels & TRD_L_LOCAL, other = s->labels & TRD_L_LOCAL;
     int d = compare_numbers(r->pass, s->pass);
@@ -108,20 +80,20 @@ static int by_key(const void *x, const void *y)
     d = d ? d : compare_numbers(local, other);
     if (local)
         d = d ? d : compare_numbers(r->microbatch, s->microbatch);
-    if (by_path(r->pass))
+    if (walk_by_path(r->pass))
         return d ? d : compare_numbers(a->path, b->path);
     return d ? d : compare_numbers(r->position, s->position);
 }
 
 static int by_key_and_time(const void *x, const void *y)
 {
-    const struct kept *a = x, *b = y;
+    const struct walk_row *a = x, *b = y;
     int d = by_key(x, y);
     return d ? d : compare_numbers(a->row.seq, b->row.seq);
 }
 
 /* Reads the rows of (step, object) at which the scan stands. */
-static int read_group(struct compare *c, struct side *s, int64_t step,
+static int read_group(struct compare *c, struct walk_side *s, int64_t step,
                       int64_t object)
 {
     const struct scan_row *r;
@@ -130,15 +102,15 @@ static int read_group(struct compare *c, struct side *s, int64_t step,
     while ((got = scan_peek(s->scan, &r)) > 0 && r->step == step &&
            r->object == object) {
         int64_t path = r->path;
-        c->text = c->text || r->side.has & TRD_IS_GIVEN;
-        c->b_read += s == &c->b;
-        if (s == &c->a && by_path(r->pass))
-            path = align_path(c->align, path);
-        int code = is_left_out(c, r) ? 0 : keep(s, r, path);
+        c->w.text = c->w.text || r->side.has & TRD_IS_GIVEN;
+        c->b_read += s == &c->w.b;
+        if (s == &c->w.a && walk_by_path(r->pass))
+            path = align_path(c->w.align, path);
+        int code = walk_leaves_out(&c->w, r) ? 0 : walk_keep(s, r, path);
         if (code)
             return code;
         scan_next(s->scan, &r);
-        c->done++;
+        c->w.done++;
     }
     if (got < 0)
         return -got;
@@ -151,31 +123,36 @@ static int read_partner(struct compare *c, int64_t step, long object)
 {
     const struct scan_row *r;
     int64_t id = object < 0 ? 0 : c->object_b[object].id;
-    int got = scan_peek(c->b.scan, &r), code = 0;
+    int got = scan_peek(c->w.b.scan, &r), code = 0;
     if (got < 0)
         return -got;
     if (!got || r->step != step || r->object != id)
-        code = scan_goto(c->b.scan, step, id);
-    return code ? code : read_group(c, &c->b, step, id);
+        code = scan_goto(c->w.b.scan, step, id);
+    return code ? code : read_group(c, &c->w.b, step, id);
 }
 
 /* ---- missing ---- */
 
-static int miss(struct side *s, size_t object, const struct scan_row *r)
+int walk_miss(struct walk_side *s, size_t object, const struct scan_row *r)
 {
     struct compare_missing *m = s->missing;
     s->only++;
-    for (size_t i = s->missing_n; i-- > 0;)
+    for (size_t n = 0; n < s->missing_n; n++) {
+        /* mostly it is the last one again, or the one behind it */
+        size_t i = (s->missing_at + n) % s->missing_n;
         if (m[i].object == object) {
+            s->missing_at = i;
             m[i].records++;
             m[i].first = r->step < m[i].first ? r->step : m[i].first;
             m[i].last = r->step > m[i].last ? r->step : m[i].last;
             return 0;
         }
+    }
     m = realloc(m, (s->missing_n + 1) * sizeof *m);
     if (!m)
         return no_memory();
     s->missing = m;
+    s->missing_at = s->missing_n;
     m[s->missing_n++] =
         (struct compare_missing){object, 1, r->step, r->step};
     return 0;
@@ -186,7 +163,7 @@ static int has_partner(struct compare *c, const struct scan_row *r,
                        size_t object, bool *has)
 {
     const struct scan_row *mine;
-    long back = align_back(c->align, object);
+    long back = align_back(c->w.align, object);
     int64_t id = 0, step = r->step;
     int code, got;
     *has = false;
@@ -194,10 +171,10 @@ static int has_partner(struct compare *c, const struct scan_row *r,
         return 0;
     if (r->object)
         id = c->object_a[back].id;
-    code = scan_goto(c->a.scan, step, id);
+    code = scan_goto(c->w.a.scan, step, id);
     if (code)
         return code;
-    got = scan_peek(c->a.scan, &mine);
+    got = scan_peek(c->w.a.scan, &mine);
     *has = got > 0 && mine->step == step && mine->object == id;
     return got < 0 ? -got : 0;
 }
@@ -211,18 +188,18 @@ static int miss_rest(struct compare *c)
     size_t at = SIZE_MAX;
     bool has = false;
     int code, got = 0;
-    if (c->b_read >= scan_records(c->b.scan))
+    if (c->b_read >= scan_records(c->w.b.scan))
         return 0;
-    code = scan_goto(c->b.scan, INT64_MIN, INT64_MIN);
-    while (!code && (got = scan_next(c->b.scan, &r)) > 0) {
+    code = scan_goto(c->w.b.scan, INT64_MIN, INT64_MIN);
+    while (!code && (got = scan_next(c->w.b.scan, &r)) > 0) {
         if (r->step != step || r->object != object) {
             step = r->step;
             object = r->object;
-            at = scan_index(c->b.scan, object);
+            at = scan_index(c->w.b.scan, object);
             code = has_partner(c, r, at, &has);
         }
-        if (!code && !has && !is_left_out(c, r))
-            code = miss(&c->b, at, r);
+        if (!code && !has && !walk_leaves_out(&c->w, r))
+            code = walk_miss(&c->w.b, at, r);
     }
     return code ? code : got < 0 ? -got : 0;
 }
@@ -232,7 +209,7 @@ static int miss_rest(struct compare *c)
 /* What a parameter's gradient sums up: the root of the sum of squares of its
  * terms, if they are not larger when added than when left alone. Sums that
  * cancel are measured by it. */
-static double scale_of(const struct side *s, const struct scan_row *grad)
+static double scale_of(const struct walk_side *s, const struct scan_row *grad)
 {
     double g = 0, x = 0, rows = 0;
     if (grad->pass != TRD_GRAD || grad->step != grad->iteration)
@@ -253,24 +230,60 @@ static double scale_of(const struct side *s, const struct scan_row *grad)
                                               : g * sqrt(rows);
 }
 
-static int pair(struct compare *c, struct kept *a, struct kept *b,
+int walk_pair(struct walk *w, struct compare_pair *p,
+              const struct scan_row *a, const struct scan_row *b,
+              const struct diff_how *how)
+{
+    uint32_t own_a = a->labels & (TRD_L_EXACT | TRD_L_TOTAL);
+    uint32_t own_b = b->labels & (TRD_L_EXACT | TRD_L_TOTAL);
+    if (a->pass == TRD_BACKWARD && a->io == TRD_OUTPUT && own_a && own_b &&
+        own_a != own_b)
+        return 0; /* a module's share, and all that flows into the tensor */
+    p->there = true;
+    p->pass = a->pass;
+    p->io = a->io;
+    p->step = a->step;
+    p->iteration = a->iteration;
+    p->microbatch = a->microbatch;
+    p->position = a->position;
+    p->seq = a->seq;
+    p->path = a->path;
+    p->rank = a->rank;
+    p->rank_b = b->rank;
+    p->n = a->side.n;
+    p->before = -1;
+    p->diff = diff_of(&a->side, &b->side, how);
+    if (w->rules &&
+        !rules_apply(w->rules, w->a.scan, p, &a->side, &b->side))
+        return 0;
+    if (w->o->pair)
+        w->o->pair(w->o->state, p, a, b);
+    return verdict_pair(w->verdict, p) ? 0 : no_memory();
+}
+
+static int pair(struct compare *c, struct walk_row *a, struct walk_row *b,
                 size_t object)
 {
-    struct scan_row *r = &a->row;
-    struct compare_pair p = {
-        .there = true, .pass = r->pass, .io = r->io, .step = r->step,
-        .iteration = r->iteration, .microbatch = r->microbatch,
-        .position = r->position, .seq = r->seq, .path = r->path,
-        .rank = r->rank, .n = r->side.n, .object = object, .before = -1};
-    r->side.samples.text = c->a.arena + a->samples;
-    b->row.side.samples.text = c->b.arena + b->samples;
-    p.diff = diff_of(&r->side, &b->row.side, 0);
-    if (p.diff.kind == DIFF_NEAR && r->pass == TRD_GRAD)
-        p.diff = diff_of(&r->side, &b->row.side, scale_of(&c->a, r));
-    if (c->rules &&
-        !rules_apply(c->rules, c->a.scan, &p, &r->side, &b->row.side))
+    struct compare_pair p = {.object = object, .call = a->row.rank};
+    struct diff_how how = {0};
+    if (c->trial) {
+        c->sizes += a->row.side.n != b->row.side.n;
         return 0;
-    return verdict_pair(c->verdict, &p) ? 0 : no_memory();
+    }
+    p.stage = layout_stage(&c->w.a.layout, a->row.rank);
+    a->row.side.samples.text = c->w.a.arena + a->samples;
+    b->row.side.samples.text = c->w.b.arena + b->samples;
+    if (a->row.pass == TRD_GRAD &&
+        !(a->row.side.has & b->row.side.has & TRD_HAS_HASH &&
+          a->row.side.hash == b->row.side.hash))
+        how.scale = scale_of(&c->w.a, &a->row);
+    return walk_pair(&c->w, &p, &a->row, &b->row, &how);
+}
+
+static int miss(const struct compare *c, struct walk_side *s, size_t object,
+                size_t i)
+{
+    return c->trial ? 0 : walk_miss(s, object, &s->row[i].row);
 }
 
 static int join(struct compare *c, size_t object, long partner)
@@ -278,37 +291,49 @@ static int join(struct compare *c, size_t object, long partner)
     size_t i = 0, j = 0;
     size_t theirs = partner < 0 ? SIZE_MAX : (size_t)partner;
     int code = 0;
-    while (code == 0 && (i < c->a.n || j < c->b.n)) {
-        int d = i == c->a.n   ? 1
-                : j == c->b.n ? -1
-                              : by_key(&c->a.row[i], &c->b.row[j]);
+    while (code == 0 && (i < c->w.a.n || j < c->w.b.n)) {
+        int d = i == c->w.a.n   ? 1
+                : j == c->w.b.n ? -1
+                              : by_key(&c->w.a.row[i], &c->w.b.row[j]);
         if (d == 0)
-            code = pair(c, &c->a.row[i++], &c->b.row[j++], object);
+            code = pair(c, &c->w.a.row[i++], &c->w.b.row[j++], object);
         else if (d < 0)
-            code = miss(&c->a, object, &c->a.row[i++].row);
+            code = miss(c, &c->w.a, object, i++);
         else
-            code = miss(&c->b, theirs, &c->b.row[j++].row);
+            code = miss(c, &c->w.b, theirs, j++);
     }
-    verdict_group(c->verdict);
+    if (!c->trial)
+        verdict_group(c->w.verdict);
     return code;
 }
 
 /* ---- the walk ---- */
 
-static void tell(struct compare *c)
+void walk_tell(struct walk *w)
 {
-    if (!c->o->progress || c->done - c->told < TELL_EVERY)
+    if (!w->o->progress || w->done - w->told < TELL_EVERY)
         return;
-    c->told = c->done;
-    c->o->progress(c->o->state, c->done,
-                   scan_records(c->a.scan) + scan_records(c->b.scan));
+    w->told = w->done;
+    w->o->progress(w->o->state, w->done,
+                   scan_records(w->a.scan) + scan_records(w->b.scan));
+}
+
+void walk_tell_first(struct walk *w)
+{
+    struct compare_pair p;
+    if (!w->o->first || !verdict_first(w->verdict, &p) ||
+        (w->first.there && w->first.rank == p.rank && w->first.seq == p.seq))
+        return;
+    w->first = p;
+    w->o->first(w->o->state, &p);
 }
 
 static int walk(struct compare *c)
 {
     const struct scan_row *r;
+    int64_t last = INT64_MIN;
     int got, code = 0;
-    while (code == 0 && (got = scan_peek(c->a.scan, &r)) != 0) {
+    while (code == 0 && (got = scan_peek(c->w.a.scan, &r)) != 0) {
         int64_t step, id;
         size_t object;
         long partner;
@@ -316,23 +341,94 @@ static int walk(struct compare *c)
             return -got;
         step = r->step;
         id = r->object;
-        object = scan_index(c->a.scan, id);
-        partner = id ? align_object(c->align, object) : -1;
-        c->b.n = 0;
-        code = read_group(c, &c->a, step, id);
+        if (step != last && c->trial && last > INT64_MIN)
+            return 0;
+        if (step != last)
+            walk_tell_first(&c->w);
+        last = step;
+        object = scan_index(c->w.a.scan, id);
+        partner = id ? align_object(c->w.align, object) : -1;
+        c->w.b.n = 0;
+        code = read_group(c, &c->w.a, step, id);
         if (code == 0 && (id == 0 || partner >= 0))
             code = read_partner(c, step, partner);
         if (code == 0)
             code = join(c, object, partner);
-        tell(c);
+        if (!c->trial)
+            walk_tell(&c->w);
     }
+    return code || c->trial ? code : miss_rest(c);
+}
+
+static void side_free(struct walk_side *s)
+{
+    layout_close(&s->layout);
+    free(s->row);
+    free(s->arena);
+}
+
+static int walk_open(struct walk *w, size_t objects,
+                     const struct compare_noise *noise)
+{
+    int code = layout_open(w->a.scan, &w->a.layout);
+    if (!code)
+        code = layout_open(w->b.scan, &w->b.layout);
+    if (!code)
+        code = align_open(w->a.scan, w->b.scan, w->o->map, &w->align);
+    if (!code && w->o->rules)
+        code = rules_open(w->o->rules, &w->rules);
+    if (!code && !(w->verdict = verdict_open(objects, noise)))
+        code = no_memory();
     return code;
 }
 
-static void side_free(struct side *s)
+/* The micro-batch of the second call; -1: it is not known. */
+static int second_batch(struct scan *s, int64_t *microbatch)
 {
-    free(s->row);
-    free(s->arena);
+    const struct scan_row *r;
+    int got, code = scan_goto(s, 2, INT64_MIN);
+    *microbatch = -1;
+    if (code)
+        return code;
+    while ((got = scan_next(s, &r)) > 0 && r->step == 2)
+        if (r->pass == TRD_FORWARD && !(r->labels & TRD_L_RECOMPUTE)) {
+            *microbatch = r->microbatch;
+            break;
+        }
+    return got < 0 ? -got : scan_goto(s, INT64_MIN, INT64_MIN);
+}
+
+/* Have the ranks' tensors other sizes in the first step? */
+static int try_sizes(struct compare *c)
+{
+    struct walk *w = &c->w;
+    int code;
+    c->trial = true;
+    code = walk(c);
+    c->trial = false;
+    c->b_read = w->done = w->told = 0;
+    if (!code)
+        code = scan_goto(w->a.scan, INT64_MIN, INT64_MIN);
+    return code ? code : scan_goto(w->b.scan, INT64_MIN, INT64_MIN);
+}
+
+/* Can rank be compared with rank, and step with step? Where coordinates do
+ * not tell that ranks hold other parts, sizes do. */
+static int find_way(struct compare *c)
+{
+    struct walk *w = &c->w;
+    int64_t a = -1, b = -1;
+    int code = 0;
+    w->alike = layout_is_same(&w->a.layout, &w->b.layout) &&
+               !align_is_by_rank(w->align);
+    if (w->alike && w->a.layout.n > 1)
+        code = try_sizes(c);
+    if (!code)
+        code = second_batch(w->a.scan, &a);
+    if (!code)
+        code = second_batch(w->b.scan, &b);
+    w->layout.same = w->alike && !c->sizes && (a < 0 || b < 0 || a == b);
+    return code;
 }
 
 int compare_runs(struct scan *a, struct scan *b,
@@ -340,36 +436,34 @@ int compare_runs(struct scan *a, struct scan *b,
                  const struct compare_noise *noise,
                  struct compare_noise **learn, struct compare_result *out)
 {
-    struct compare c = {.o = o, .a = {.scan = a}, .b = {.scan = b}};
+    struct compare c = {.w = {.o = o, .a = {.scan = a}, .b = {.scan = b}}};
+    struct walk *w = &c.w;
     int code;
     memset(out, 0, sizeof *out);
     c.object_a = scan_objects(a, &c.objects_a);
     c.object_b = scan_objects(b, &c.objects_b);
-    code = align_open(a, b, o->map, &c.align);
-    if (!code && o->rules)
-        code = rules_open(o->rules, &c.rules);
-    if (!code && !(c.verdict = verdict_open(c.objects_a, noise)))
+    code = walk_open(w, c.objects_a, noise);
+    if (!code)
+        code = find_way(&c);
+    if (!code)
+        code = w->layout.same ? walk(&c) : layout_walk(w);
+    out->layout = w->layout;
+    out->only_a = w->a.only;
+    out->only_b = w->b.only;
+    out->missing_a = w->a.missing;
+    out->missing_b = w->b.missing;
+    out->missing_a_n = w->a.missing_n;
+    out->missing_b_n = w->b.missing_n;
+    out->text = w->text;
+    if (!code)
+        verdict_end(w->verdict, out);
+    if (!code && learn && !(*learn = verdict_learn(w->verdict)))
         code = no_memory();
-    if (!code)
-        code = walk(&c);
-    if (!code)
-        code = miss_rest(&c);
-    out->only_a = c.a.only;
-    out->only_b = c.b.only;
-    out->missing_a = c.a.missing;
-    out->missing_b = c.b.missing;
-    out->missing_a_n = c.a.missing_n;
-    out->missing_b_n = c.b.missing_n;
-    out->text = c.text;
-    if (!code)
-        verdict_end(c.verdict, out);
-    if (!code && learn && !(*learn = verdict_learn(c.verdict)))
-        code = no_memory();
-    verdict_close(c.verdict);
-    rules_close(c.rules);
-    align_close(c.align);
-    side_free(&c.a);
-    side_free(&c.b);
+    verdict_close(w->verdict);
+    rules_close(w->rules);
+    align_close(w->align);
+    side_free(&w->a);
+    side_free(&w->b);
     if (code)
         compare_free(out);
     return code;

@@ -40,20 +40,32 @@ enum compare_verdict {
     COMPARE_DIFFERS
 };
 
+struct compare_pair;
+
 struct compare_options {
     const char *map;      /* files, or NULL */
     const char *rules;
     int64_t skip;         /* iterations up to this one are left out */
     void (*progress)(void *state, uint64_t done, uint64_t of);
+    /* Each pair that is judged, with both rows, which stay until it returns
+     * (of merged shards the merged one). NULL: nobody asks. */
+    void (*pair)(void *state, const struct compare_pair *p,
+                 const struct scan_row *a, const struct scan_row *b);
+    /* What is off first as far as was looked, each time that it is another
+     * record. NULL: nobody asks. */
+    void (*first)(void *state, const struct compare_pair *p);
     void *state;
 };
 
 /* A pair of records, as the first run names it. */
 struct compare_pair {
     bool there;
+    bool apart;           /* copies of it on ranks of a run differ */
     int pass, io;
     int64_t step, iteration, microbatch, position, seq, path;
-    uint32_t rank;
+    uint32_t rank, rank_b; /* of merged shards the first */
+    uint32_t call;        /* pairs of one call in a group have one number */
+    uint32_t stage;       /* of the pipeline of the first run */
     uint64_t n;           /* elements */
     size_t object;        /* index in the first run's objects; SIZE_MAX none */
     struct diff diff;
@@ -67,8 +79,40 @@ struct compare_missing {
     int64_t first, last;  /* steps */
 };
 
+/* X(name, text, what): why records that correspond were not compared. */
+#define COMPARE_CAUSES(X)                                                     \
+    X(COMPARE_PARTIAL, "partial", "parts of a sum that ranks add up later")   \
+    X(COMPARE_PIECES, "pieces", "shards whose sizes do not add up")           \
+    X(COMPARE_STAGES, "stages", "what else the stages of a pipeline have")    \
+    X(COMPARE_OWN, "own", "values that depend on the part of the batch")      \
+    X(COMPARE_BATCHES, "batches", "batches that are no multiples")            \
+    X(COMPARE_LOCAL, "local", "local gradients of other parts of the batch")
+
+enum compare_cause {
+#define COMPARE_CAUSE_MEMBER(name, text, what) name,
+    COMPARE_CAUSES(COMPARE_CAUSE_MEMBER)
+#undef COMPARE_CAUSE_MEMBER
+    COMPARE_CAUSE_N
+};
+
+/* Of a run: how many ranks, and how these share batch and model. */
+struct compare_ranks {
+    uint32_t ranks, data, stages;
+};
+
+/* How the ranks of one run were paired with those of the other. */
+struct compare_layout {
+    bool same;            /* rank with rank; the rest is 0 */
+    struct compare_ranks a, b;
+    uint64_t copies, merged, batch; /* pairs of copies, of merged shards, of
+                                       merged parts of the batch */
+    uint64_t uncompared[COMPARE_CAUSE_N]; /* records */
+    double factor;        /* gradients of B are so many times those of A */
+};
+
 struct compare_result {
     enum compare_verdict verdict;
+    struct compare_layout layout;
     struct compare_pair first, culprit;
     char reason[COMPARE_REASON];   /* of the culprit, or of the verdict */
     uint64_t compared, equal, rounding, differ, blind;

@@ -48,7 +48,10 @@ static void put_pair(const struct compare_names *n,
     printf(" (");
     object_name(n->a, p->object, name, sizeof name);
     plain(name);
-    printf(", rank %u, iteration %" PRId64 ")", p->rank, p->iteration);
+    printf(", rank %u", p->rank);
+    if (p->rank_b != p->rank)
+        printf(" against %u", p->rank_b);
+    printf(", iteration %" PRId64 ")", p->iteration);
 }
 
 static void put_missing(const struct compare_names *n, const struct scan *s,
@@ -144,11 +147,47 @@ static void put_ranked(const struct compare_names *n,
     }
 }
 
+static const struct {
+    const char *name, *what;
+} cause[COMPARE_CAUSE_N] = {
+#define CAUSE_TEXT(member, text, what) {text, what},
+    COMPARE_CAUSES(CAUSE_TEXT)
+#undef CAUSE_TEXT
+};
+
+static void put_ranks(const char *name, const struct compare_ranks *r)
+{
+    printf("%s has %u rank%s", name, r->ranks, r->ranks == 1 ? "" : "s");
+    if (r->ranks > 1)
+        printf(" (%u share%s of the batch, %u stage%s)", r->data,
+               r->data == 1 ? "" : "s", r->stages,
+               r->stages == 1 ? "" : "s");
+}
+
+static void put_layout(const struct compare_layout *l)
+{
+    if (l->same)
+        return;
+    put_ranks("layouts: A", &l->a);
+    put_ranks(", B", &l->b);
+    printf("; pairs: %" PRIu64 " of copies, %" PRIu64
+           " of merged shards, %" PRIu64 " of merged parts of the batch\n",
+           l->copies, l->merged, l->batch);
+    if (l->factor > 1 || l->factor < 1)
+        printf("gradients of B are %.4g x those of A, as a mean over another "
+               "part of the batch makes them\n", l->factor);
+    for (int i = 0; i < COMPARE_CAUSE_N; i++)
+        if (l->uncompared[i])
+            printf("not compared: %" PRIu64 " records, %s\n",
+                   l->uncompared[i], cause[i].what);
+}
+
 static void put_text(const struct compare_names *n,
                      const struct compare_result *r)
 {
     put_head(n, r);
     put_counts(r);
+    put_layout(&r->layout);
     put_missing(n, n->a, r->missing_a, r->missing_a_n, "A");
     put_missing(n, n->b, r->missing_b, r->missing_b_n, "B");
     put_ranked(n, r);
@@ -198,6 +237,7 @@ static void json_pair(const struct compare_names *n,
     object_name(n->a, p->object, name, sizeof name);
     key_text("object", name);
     key_whole("rank", p->rank);
+    key_whole("rank_b", p->rank_b);
     key_text("pass", trd_pass_name(p->pass));
     key_whole("step", p->step);
     key_whole("iteration", p->iteration);
@@ -246,6 +286,33 @@ static void json_counts(const struct compare_result *r)
     putchar('}');
 }
 
+static void json_ranks(const char *name, const struct compare_ranks *r)
+{
+    key(name);
+    printf("{\"ranks\":%u,\"data\":%u,\"stages\":%u}", r->ranks, r->data,
+           r->stages);
+}
+
+static void json_layout(const struct compare_layout *l)
+{
+    key("layout");
+    printf("{\"same\":%s", l->same ? "true" : "false");
+    if (!l->same) {
+        json_ranks("a", &l->a);
+        json_ranks("b", &l->b);
+        key_whole("copies", (int64_t)l->copies);
+        key_whole("merged", (int64_t)l->merged);
+        key_whole("batch", (int64_t)l->batch);
+        key_real("gradient_factor", l->factor);
+        key("uncompared");
+        for (int i = 0; i < COMPARE_CAUSE_N; i++)
+            printf("%s\"%s\":%" PRIu64, i ? "," : "{", cause[i].name,
+                   l->uncompared[i]);
+        putchar('}');
+    }
+    putchar('}');
+}
+
 static void put_json(const struct compare_names *n,
                      const struct compare_result *r)
 {
@@ -256,6 +323,7 @@ static void put_json(const struct compare_names *n,
     key("culprit");
     json_pair(n, &r->culprit, r->reason);
     json_counts(r);
+    json_layout(&r->layout);
     key_real("resolution", r->text ? DIFF_TEXT : -1);
     json_missing(n->a, "only_a", r->missing_a, r->missing_a_n);
     json_missing(n->b, "only_b", r->missing_b, r->missing_b_n);

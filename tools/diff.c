@@ -54,9 +54,15 @@ double diff_unit(int dtype)
     }
 }
 
-static bool is_text(const struct diff_side *s)
+/* Are the figures somebody else's, of a log or a dump? */
+static bool is_given(const struct diff_side *s)
 {
     return s->has & TRD_IS_GIVEN;
+}
+
+static bool is_text(const struct diff_side *s)
+{
+    return s->dtype == TRD_TEXT;
 }
 
 double diff_rms(const struct diff_side *s)
@@ -85,22 +91,54 @@ static bool differ_in_kind(double a, double b)
     return (isinf(a) || isinf(b)) && a != b;
 }
 
+/* The figures as others have them, not over finite elements only. */
+static struct diff_side over_all(const struct diff_side *s)
+{
+    struct diff_side all = *s;
+    if (is_given(s) || !(s->nan || s->pinf || s->ninf))
+        return all;
+    if (s->pinf)
+        all.max = INFINITY;
+    if (s->ninf)
+        all.min = -INFINITY;
+    all.mean = s->pinf ? INFINITY : -INFINITY;
+    if (s->pinf && s->ninf)
+        all.mean = NAN;
+    all.std = NAN;
+    if (s->nan)
+        all.max = all.min = all.mean = NAN;
+    all.has |= TRD_HAS_RANGE | TRD_HAS_MEAN;
+    return all;
+}
+
+static bool kinds_differ(const struct diff_side *x, const struct diff_side *y)
+{
+    struct diff_side a = over_all(x), b = over_all(y);
+    uint32_t both = a.has & b.has;
+    if (both & TRD_HAS_RANGE &&
+        (differ_in_kind(a.max, b.max) || differ_in_kind(a.min, b.min)))
+        return true;
+    if (!(both & TRD_HAS_MEAN))
+        return false;
+    /* where a mean is finite, a std that is not is unknown */
+    return differ_in_kind(a.mean, b.mean) ||
+           (!isfinite(a.mean) && differ_in_kind(a.std, b.std));
+}
+
 static bool counts_differ(const struct diff_side *a,
                           const struct diff_side *b)
 {
-    if (is_text(a) || is_text(b))
-        return differ_in_kind(a->max, b->max) ||
-               differ_in_kind(a->min, b->min) ||
-               differ_in_kind(a->mean, b->mean) ||
-               differ_in_kind(a->std, b->std);
+    if (is_given(a) || is_given(b))
+        return kinds_differ(a, b);
     return a->nan != b->nan || a->pinf != b->pinf || a->ninf != b->ninf;
 }
 
 static bool has_nonfinite(const struct diff_side *s)
 {
     return s->nan || s->pinf || s->ninf ||
-           (is_text(s) && !(isfinite(s->max) && isfinite(s->min) &&
-                            isfinite(s->mean) && isfinite(s->std)));
+           (is_given(s) && s->has & TRD_HAS_RANGE &&
+            !(isfinite(s->max) && isfinite(s->min))) ||
+           (is_given(s) && s->has & TRD_HAS_MEAN && !isfinite(s->mean));
 }
 
 static bool is_blind(const struct diff_side *s)
@@ -112,7 +150,8 @@ static bool is_blind(const struct diff_side *s)
 
 struct sum {
     struct diff d;
-    double rest;  /* what text leaves open */
+    double rest;    /* what text leaves open */
+    double factor;  /* that makes b's figures a's */
 };
 
 static void take(struct sum *s, enum diff_figure by, double distance,
@@ -149,7 +188,8 @@ static bool take_samples(struct sum *s, const struct diff_side *a,
         return true;
     for (size_t i = 0; i < a->samples.n / wide_a; i++) {
         double x = element_f64(a->dtype, a->samples.text + i * wide_a);
-        double y = element_f64(b->dtype, b->samples.text + i * wide_b);
+        double y = element_f64(b->dtype, b->samples.text + i * wide_b) *
+                   s->factor;
         double d = fabs(x - y);
         if (differ_in_kind(x, y))
             return false;
@@ -171,13 +211,14 @@ static bool take_samples(struct sum *s, const struct diff_side *a,
 static void take_extremes(struct sum *s, const struct diff_side *a,
                           const struct diff_side *b, double scale)
 {
+    double max = b->max * s->factor, min = b->min * s->factor;
     double most = fmax(fmax(fabs(a->max), fabs(a->min)),
-                       fmax(fabs(b->max), fabs(b->min)));
+                       fmax(fabs(max), fabs(min)));
     if (!(a->has & b->has & TRD_HAS_RANGE))
         return;
     most = fmax(most, scale);
-    take(s, DIFF_BY_EXTREMES, fabs(a->max - b->max), most);
-    take(s, DIFF_BY_EXTREMES, fabs(a->min - b->min), most);
+    take(s, DIFF_BY_EXTREMES, fabs(a->max - max), most);
+    take(s, DIFF_BY_EXTREMES, fabs(a->min - min), most);
 }
 
 static struct diff other(enum diff_kind kind, enum diff_figure by)
@@ -186,33 +227,48 @@ static struct diff other(enum diff_kind kind, enum diff_figure by)
     return d;
 }
 
+static void take_moments(struct sum *s, const struct diff_side *a,
+                         const struct diff_side *b, double rms,
+                         double inexact)
+{
+    double root = sqrt((double)(a->n ? a->n : 1)), rest = s->rest;
+    s->rest += inexact * rms;
+    if (a->has & b->has & TRD_HAS_L2)
+        take(s, DIFF_BY_L2, fabs(a->l2 - b->l2 * s->factor) / root, rms);
+    if (a->has & b->has & TRD_HAS_MEAN) {
+        take(s, DIFF_BY_MEAN, fabs(a->mean - b->mean * s->factor), rms);
+        take(s, DIFF_BY_STD, fabs(a->std - b->std * s->factor), rms);
+    }
+    s->rest = rest;
+}
+
 static struct diff compare(const struct diff_side *a,
                            const struct diff_side *b, double unit,
-                           double scale)
+                           const struct diff_how *how)
 {
     bool text = is_text(a) || is_text(b);
+    bool others = is_given(a) || is_given(b);
+    /* the sums of a dump are of the tensor's own dtype */
+    double inexact = others && !text ? fmax(how->inexact, 4 * unit)
+                                     : how->inexact;
     struct sum s = {.d = {.kind = DIFF_NEAR, .unit = unit},
-                    .rest = text ? DIFF_TEXT * (1 + 1e-6) : 0};
-    double rms = fmax(fmax(diff_rms(a), diff_rms(b)), scale);
-    double root = sqrt((double)(a->n ? a->n : 1));
-    s.d.error = text ? 0 : DIFF_LEAST;
+                    .rest = text ? DIFF_TEXT * (1 + 1e-6) : 0,
+                    .factor = how->factor > 0 ? 1 / how->factor : 1};
+    double rms = fmax(diff_rms(a), diff_rms(b) * s.factor);
+    rms = fmax(rms, how->scale);
+    s.d.error = others ? 0 : DIFF_LEAST;
     s.d.mixed = a->dtype != b->dtype && !text;
     if (!take_samples(&s, a, b, rms))
         return other(DIFF_NAN, DIFF_BY_SAMPLES);
-    if (a->has & b->has & TRD_HAS_L2)
-        take(&s, DIFF_BY_L2, fabs(a->l2 - b->l2) / root, rms);
-    if (a->has & b->has & TRD_HAS_MEAN) {
-        take(&s, DIFF_BY_MEAN, fabs(a->mean - b->mean), rms);
-        take(&s, DIFF_BY_STD, fabs(a->std - b->std), rms);
-    }
-    take_extremes(&s, a, b, scale);
-    if (text && s.d.error == 0)
+    take_moments(&s, a, b, rms, inexact);
+    take_extremes(&s, a, b, how->scale);
+    if (others && s.d.error == 0)
         s.d.kind = DIFF_EQUAL;
     return s.d;
 }
 
 struct diff diff_of(const struct diff_side *a, const struct diff_side *b,
-                    double scale)
+                    const struct diff_how *how)
 {
     double unit = fmax(diff_unit(a->dtype), diff_unit(b->dtype));
     bool floats = diff_unit(a->dtype) > 0 && diff_unit(b->dtype) > 0;
@@ -235,7 +291,7 @@ struct diff diff_of(const struct diff_side *a, const struct diff_side *b,
     if (counts_differ(a, b))
         return other(DIFF_NAN, DIFF_BY_COUNTS);
     /* of whole numbers no difference is rounding */
-    d = compare(a, b, floats ? unit : 0x1p-53, scale);
+    d = compare(a, b, floats ? unit : 0x1p-53, how);
     d.nan_alike = d.kind != DIFF_NAN && has_nonfinite(a);
     return d;
 }

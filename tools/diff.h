@@ -80,10 +80,17 @@ struct diff {
 #define DIFF_ALL 1e12
 #define DIFF_TEXT 1e-5
 
-/* Threads: any. Blocks: never. Errors: none. scale: what the error is taken
- * relative to where it is more than the tensors' RMS, 0 for that alone. */
+/* What is known of a pair besides; zeros for nothing. */
+struct diff_how {
+    double scale;   /* what the error is taken relative to where that is more
+                       than the tensors' RMS */
+    double factor;  /* b is so many times a if it is not a; 0: it is a */
+    double inexact; /* error of mean, std and l2, relative to the RMS */
+};
+
+/* Threads: any. Blocks: never. Errors: none. */
 struct diff diff_of(const struct diff_side *a, const struct diff_side *b,
-                    double scale);
+                    const struct diff_how *how);
 
 /* Root of the mean square of the finite elements; 0 where unknown. */
 double diff_rms(const struct diff_side *s);

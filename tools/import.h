@@ -18,7 +18,7 @@ struct import_result {
     uint64_t rank, attempt;
     uint64_t records; /* good ones in the file */
     uint64_t fresh;   /* of them, not stored before */
-    uint64_t bad;     /* lines, or holes of a journal */
+    uint64_t bad;     /* lines, entries, or holes of a journal */
     uint64_t spool_last; /* the last number of a spool */
     int spool_cut;       /* it ends within an entry */
 };
@@ -38,6 +38,13 @@ int import_text(const char *path, const struct import_daemon *daemon,
 int import_journal(const char *path, const struct import_daemon *daemon,
                    const struct import_options *options,
                    struct import_result *out);
+/* A dump of msprobe, or a folder of them; each rank is told to done(). */
+int import_msprobe(const char *path, const struct import_daemon *daemon,
+                   const struct import_options *options,
+                   void (*done)(void *to, const struct import_result *r),
+                   void *to);
+/* Whether it looks like one, or is a folder. */
+int import_is_msprobe(const char *path);
 /* What is said otherwise of a hello, and that the daemon looks for no file. */
 void import_apply(struct hello *h, const struct import_options *o);
 /* What a walk found: an entry, or none that can be read (NULL), of seq up to

@@ -19,19 +19,13 @@
 
 #include "proto/text.h"
 #include "tools/clock.h"
-#include "tools/import.h"
+#include "tools/import_stream.h"
 #include "tools/lines.h"
-#include "tools/words.h"
 
-enum {
-    BAD_SHOWN = 20, /* bad lines named, the rest is counted */
-    INFO_MAX = 1024,
-    RECORD_MAX = ENTRY_MAX_BYTES
-};
+enum { BAD_SHOWN = 20 /* bad lines named, the rest is counted */ };
 
 struct text_import {
     const char *path;
-    const struct import_daemon *daemon;
     const struct import_options *options;
     struct import_result *result;
     int fd;
@@ -43,15 +37,11 @@ struct text_import {
     struct clock_base base;
     /* while records are made */
     struct clock_days days;
-    int64_t anchor_ns;
-    struct ingest *in;
-    struct words *words;
-    uint64_t seq;
+    struct import_stream stream;
     uint64_t counter; /* the largest since it started from 1 */
     int restarts;
     struct text_line line;
     uint8_t samples[8 * TRD_MAX_SAMPLES];
-    uint8_t entry[RECORD_MAX];
 };
 
 static int cannot(const struct text_import *t, int error)
@@ -103,99 +93,6 @@ static int read_days(struct text_import *t)
     return 0;
 }
 
-static uint64_t mix(uint64_t h, const void *bytes, size_t n)
-{
-    const uint8_t *p = bytes;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ p[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-
-static uint64_t mix_number(uint64_t h, uint64_t v)
-{
-    uint8_t bytes[8];
-    struct writer w = writer_of(bytes, sizeof bytes);
-    put_u64(&w, v);
-    return mix(h, bytes, sizeof bytes);
-}
-
-/* The same file with the same options is the same stream. */
-static uint64_t epoch_of(const struct text_import *t)
-{
-    const struct import_options *o = t->options;
-    uint64_t h = mix_number(t->hash, t->size);
-    h = mix(h, o->run, strlen(o->run));
-    h = mix_number(h, t->result->rank);
-    h = mix_number(h, t->result->attempt);
-    h = mix_number(h, o->samples);
-    h ^= h >> 31;
-    h *= UINT64_C(0x9e3779b97f4a7c15);
-    h ^= h >> 29;
-    h >>= 1; /* an epoch has 63 bits */
-    return h ? h : 1;
-}
-
-/* ---- the conversation ---- */
-
-/* The file's name as the value of a JSON string. */
-static void info_of(const char *path, char out[INFO_MAX])
-{
-    const char *slash = strrchr(path, '/');
-    size_t n = (size_t)snprintf(out, INFO_MAX, "{\"imported\":\"");
-    for (const char *p = slash ? slash + 1 : path; *p && n < INFO_MAX - 16;
-         p++) {
-        unsigned char b = (unsigned char)*p;
-        if (b == '"' || b == '\\')
-            out[n++] = '\\';
-        out[n++] = b < 0x20 ? '?' : (char)b;
-    }
-    snprintf(out + n, INFO_MAX - n, "\"}");
-}
-
-/* Says hello at the first good line. */
-static int start(struct text_import *t)
-{
-    char host[256] = "", info[INFO_MAX];
-    const struct import_options *o = t->options;
-    const char *dir;
-    int code = t->daemon->find(t->daemon->context, &dir);
-    if (code)
-        return code;
-    gethostname(host, sizeof host - 1);
-    info_of(t->path, info);
-    const struct hello h = {.version_min = WIRE_VERSION,
-                            .version_max = WIRE_VERSION,
-                            .rank = (uint32_t)t->result->rank,
-                            .attempt = (uint32_t)t->result->attempt,
-                            .pid = (uint32_t)getpid(),
-                            .real_ns = (uint64_t)t->anchor_ns,
-                            .first_seq = 1,
-                            .max_len = FRAME_MAX_BYTES,
-                            .run = slice_of(o->run),
-                            .job = slice_of("import"),
-                            .host = slice_of(host),
-                            .client = slice_of("tracectl " TRD_VERSION),
-                            .journal = slice_of(""),
-                            .info = slice_of(info)};
-    code = ingest_open(dir, &h, epoch_of(t), &t->in);
-    if (code)
-        return code;
-    const struct welcome *w = ingest_welcome(t->in);
-    snprintf(t->result->run, sizeof t->result->run, "%.*s", (int)w->run.n,
-             w->run.text);
-    return words_open(t->in, &t->words);
-}
-
-static int finish(struct text_import *t)
-{
-    if (!t->in)
-        return 0;
-    uint64_t before = ingest_welcome(t->in)->committed_seq;
-    t->result->records = t->seq;
-    t->result->fresh = t->seq > before ? t->seq - before : 0;
-    return ingest_finish(t->in, t->seq, 0);
-}
-
 /* ---- records ---- */
 
 static void name_bad(struct text_import *t, uint64_t line, size_t column,
@@ -226,16 +123,16 @@ static int site_of(struct text_import *t, const struct text_name *name,
             site.position--;
         snprintf(path, sizeof path, "%lu", (unsigned long)site.position);
         site.path = slice_of(is_input && !t->line.index ? "self" : path);
-        code = words_object(t->words, &object, &site.object);
+        code = words_object(t->stream.words, &object, &site.object);
     }
-    return code ? code : words_site(t->words, &site, id);
+    return code ? code : words_site(t->stream.words, &site, id);
 }
 
 static int shape_of(struct text_import *t, uint32_t *id)
 {
     struct wire_shape shape = {.ndim = t->line.ndim};
     memcpy(shape.dim, t->line.shape, sizeof shape.dim);
-    return words_shape(t->words, &shape, id);
+    return words_shape(t->stream.words, &shape, id);
 }
 
 static void figures_of(struct text_import *t, struct trd_stats *s)
@@ -259,7 +156,7 @@ static int when_of(struct text_import *t, const struct text_name *name,
                    uint32_t site, struct trd_when *when)
 {
     uint64_t step = name->step;
-    if (name->pass == TRD_GRAD && words_count(t->words, site, &step))
+    if (name->pass == TRD_GRAD && words_count(t->stream.words, site, &step))
         return CTL_FAILED;
     when->step = when->iteration = step;
     when->microbatch = 1;
@@ -273,9 +170,7 @@ static int send_line(struct text_import *t, const struct text_name *name,
                      int64_t us)
 {
     struct wire_record r = {.dtype = TRD_TEXT, .samples = t->samples};
-    struct writer w = writer_of(t->entry + ENTRY_HEADER_BYTES,
-                                sizeof t->entry - ENTRY_HEADER_BYTES);
-    int code = t->in ? 0 : start(t);
+    int code = import_stream_start(&t->stream);
     if (code == 0)
         code = site_of(t, name, &r.site);
     if (code == 0)
@@ -284,16 +179,10 @@ static int send_line(struct text_import *t, const struct text_name *name,
         code = when_of(t, name, r.site, &r.when);
     if (code)
         return code;
-    int64_t ns = clock_ns(&t->base, us) - t->anchor_ns;
+    int64_t ns = clock_ns(&t->base, us) - t->stream.anchor_ns;
     r.t_ns = ns > 0 ? (uint64_t)ns : 0;
     figures_of(t, &r.stats);
-    if (record_put(&w, &r))
-        return ctl_fail(CTL_BAD, "a record is too long");
-    uint64_t seq = ++t->seq;
-    uint32_t len = (uint32_t)(w.at - t->entry);
-    struct writer head = writer_of(t->entry, 4);
-    put_u32(&head, entry_seal(t->entry, ENTRY_RECORD, len, (uint32_t)seq));
-    return ingest_record(t->in, seq, t->entry, len);
+    return import_stream_record(&t->stream, &r);
 }
 
 /* The script counts its calls from 1 once: a second start is another one's
@@ -372,9 +261,12 @@ int import_text(const char *path, const struct import_daemon *daemon,
     if (!t)
         return ctl_fail(CTL_FAILED, "out of memory");
     t->path = path;
-    t->daemon = daemon;
     t->options = options;
     t->result = out;
+    t->stream.path = path;
+    t->stream.daemon = daemon;
+    t->stream.options = options;
+    t->stream.result = out;
     t->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (t->fd < 0 || fstat(t->fd, &st)) {
         code = cannot(t, errno);
@@ -385,16 +277,16 @@ int import_text(const char *path, const struct import_daemon *daemon,
     }
     if (code == 0) {
         int64_t ns = clock_ns(&t->base, t->least_us);
-        t->anchor_ns = ns > 0 ? ns : 0;
+        t->stream.anchor_ns = ns > 0 ? ns : 0;
+        t->stream.epoch = import_epoch(t->hash, t->size, options, out);
         code = read_records(t);
     }
     if (code == 0)
-        code = finish(t);
+        code = import_stream_finish(&t->stream);
     if (out->bad > BAD_SHOWN)
         fprintf(stderr, "%s: %llu more bad lines\n", path,
                 (unsigned long long)(out->bad - BAD_SHOWN));
-    words_close(t->words);
-    ingest_close(t->in);
+    import_stream_close(&t->stream);
     if (t->fd >= 0)
         close(t->fd);
     free(t);

@@ -152,12 +152,20 @@ static void put_labels(struct out *o, const struct row *r)
     f->list_end(o);
 }
 
+/* Of a text or dump, and one of them may be NaN or infinite: whole numbers
+ * have no mean, and l2 is there only where all is finite. */
+static int may_be_nonfinite(const struct trd_stats *s)
+{
+    return s->has & TRD_IS_GIVEN && s->has & TRD_HAS_MEAN &&
+           !(s->has & TRD_HAS_L2);
+}
+
 /* 1 if finite_* differ from numpy's figures or could. */
 static int has_nonfinite(const struct trd_stats *s)
 {
     if (s->nan || s->pinf || s->ninf)
         return 1;
-    if (!(s->has & TRD_IS_GIVEN) || s->n == 0)
+    if (!may_be_nonfinite(s) || s->n == 0)
         return 0;
     return !isfinite(s->max.f) || !isfinite(s->min.f) ||
            !isfinite(s->mean) || !isfinite(s->std);
@@ -166,7 +174,7 @@ static int has_nonfinite(const struct trd_stats *s)
 static void put_finite(struct out *o, const struct row *r)
 {
     const struct trd_stats *s = &r->stats;
-    int given = s->has & TRD_IS_GIVEN;
+    int given = may_be_nonfinite(s);
     int range = s->has & TRD_HAS_RANGE, mean = s->has & TRD_HAS_MEAN;
     put_value(o, "finite_max", range && (!given || isfinite(s->max.f)), r,
               s->max);

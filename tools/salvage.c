@@ -23,12 +23,11 @@
 #include "proto/row.h"
 #include "schema.h"
 #include "tools/db_cell.h"
+#include "tools/run_use.h"
 #include "tools/verify.h"
 
 enum {
     TRIES_MAX = 100000,        /* ranges of one table that are tried */
-    LOCK_AT = 0x40000000,      /* where SQLite locks, 512 bytes */
-    LOCK_BYTES = 512,
     PATH_BYTES = PATH_MAX + 64
 };
 
@@ -47,18 +46,6 @@ static int failed(const struct salvage *s, const char *doing)
 }
 
 /* ---- nobody has it open ---- */
-
-static int is_locked(const char *path)
-{
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET,
-                      .l_start = LOCK_AT, .l_len = LOCK_BYTES};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    int locked = fd >= 0 && fcntl(fd, F_GETLK, &l) == 0 &&
-                 l.l_type != F_UNLCK;
-    if (fd >= 0)
-        close(fd);
-    return locked;
-}
 
 /* The lock of a data directory, so that no tracerd starts meanwhile; -1:
  * there is none to take. */
@@ -224,6 +211,7 @@ static void copy_streams(struct salvage *s)
         int64_t seq = sqlite3_column_int64(q, 1);
         copy_table(s, "dict", "id", id, sqlite3_column_int64(q, 2));
         copy_table(s, "loss", "seq", id, seq);
+        copy_table(s, "pruned", "seq", id, seq);
         copy_table(s, "extra", "seq", id, seq);
         copy_table(s, "clock", "mono_ns", id, INT64_MAX - 1);
     }
@@ -259,6 +247,11 @@ static const char mend_sql[] =
     "DELETE FROM loss WHERE stream NOT IN (SELECT id FROM stream)"
     " OR seq < 1 OR last < seq"
     " OR last > (SELECT seq FROM stream WHERE id = loss.stream);"
+    "DELETE FROM pruned WHERE stream NOT IN (SELECT id FROM stream)"
+    " OR seq < 1 OR last < seq"
+    " OR last > (SELECT seq FROM stream WHERE id = pruned.stream);"
+    "INSERT INTO meta SELECT 'pruned', n FROM"
+    " (SELECT sum(last - seq + 1) AS n FROM pruned) WHERE n > 0;"
     "DELETE FROM dict WHERE stream NOT IN (SELECT id FROM stream);"
     "DELETE FROM clock WHERE stream NOT IN (SELECT id FROM stream);"
     /* words behind a hole are sent again, or stay unknown */
@@ -419,7 +412,7 @@ int salvage_run(const char *path)
     struct salvage s = {.path = path};
     const char *why;
     int dir_fd = -1, code = lock_dir(path, &dir_fd);
-    if (code == 0 && is_locked(path))
+    if (code == 0 && run_in_use(path))
         code = ctl_fail(CTL_FAILED,
                         "another program has '%s' open: end it first", path);
     if (code == 0)

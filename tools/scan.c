@@ -16,8 +16,8 @@ enum { BATCH = 200000 };
  * over those before. */
 static const char sql_rows[] =
     "SELECT r.step, r.object, r.pass, r.stream, r.io, r.position, r.seq,"
-    " r.iteration, r.microbatch, r.labels, r.path, r.dtype, r.shape, r.n,"
-    " r.nan, r.pinf, r.ninf, r.zero, r.subnormal, r.max, r.min, r.mean,"
+    " r.iteration, r.microbatch, r.labels, r.note, r.path, r.dtype, r.shape,"
+    " r.n, r.nan, r.pinf, r.ninf, r.zero, r.subnormal, r.max, r.min, r.mean,"
     " r.std, r.l2, r.hash, r.samples, r.given FROM record r"
     " WHERE (step, object, pass, stream, io, position, seq)"
     " >= (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
@@ -25,10 +25,20 @@ static const char sql_rows[] =
 static const char sql_extra[] =
     "SELECT sampling, sampling_arg FROM extra"
     " WHERE stream = ?1 AND seq = ?2";
+/* "coordinates":{"tp":[0,2]} of what a process says of itself */
+static const char sql_places[] =
+    "SELECT s.id, e.key, json_extract(e.value, '$[0]'),"
+    " json_extract(e.value, '$[1]') FROM stream s, json_each(CASE"
+    " WHEN json_valid(s.info) THEN s.info ELSE '{}' END, '$.coordinates') e"
+    " WHERE e.type = 'array' AND json_array_length(e.value) = 2"
+    " ORDER BY s.id, e.id";
+static const char sql_groups[] =
+    "SELECT step, object, stream, iteration, labels FROM record"
+    " ORDER BY step, object, pass, stream, io, position, seq";
 enum {
     STEP, OBJECT, PASS, STREAM, IO, POSITION, SEQ, ITERATION, MICROBATCH,
-    LABELS, PATH, DTYPE, SHAPE, N, NAN_N, PINF, NINF, ZERO, SUBNORMAL, MAX,
-    MIN, MEAN, STD, L2, HASH, SAMPLES, GIVEN
+    LABELS, NOTE, PATH, DTYPE, SHAPE, N, NAN_N, PINF, NINF, ZERO, SUBNORMAL,
+    MAX, MIN, MEAN, STD, L2, HASH, SAMPLES, GIVEN
 };
 enum { KEYS = SEQ + 1 };
 
@@ -50,7 +60,7 @@ struct scan {
     uint64_t records, lost;
     struct scan_object *object;
     size_t objects;
-    struct words path, shape;
+    struct words path, shape, note;
     struct scan_stream *stream;
     size_t streams;
     bool has_extra;
@@ -162,9 +172,34 @@ static int take_stream(struct scan *s, sqlite3_stmt *row, void *to)
     t->wanted = sqlite3_column_int64(row, 2) == s->attempt;
     t->world = (uint32_t)sqlite3_column_int64(row, 4);
     t->info = column_text(row, 5);
+    t->place = NULL;
+    t->places = 0;
     if (t->wanted)
         s->records += (uint64_t)sqlite3_column_int64(row, 3);
     return t->info ? 0 : no_memory();
+}
+
+static int take_place(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    struct scan_stream *t = s->stream, *end = t + s->streams;
+    struct scan_place *p;
+    (void)to;
+    while (t < end && t->id != sqlite3_column_int64(row, 0))
+        t++;
+    if (t == end)
+        return 0;
+    p = grown(t->place, t->places, sizeof *p);
+    if (!p)
+        return no_memory();
+    t->place = p;
+    p += t->places;
+    p->name = column_text(row, 1);
+    p->at = sqlite3_column_int64(row, 2);
+    p->size = sqlite3_column_int64(row, 3);
+    if (!p->name)
+        return no_memory();
+    t->places++;
+    return 0;
 }
 
 static int take_number(struct scan *s, sqlite3_stmt *row, void *to)
@@ -195,6 +230,8 @@ static int load(struct scan *s, int64_t attempt)
         code = each(s, "SELECT id, rank, attempt, seq, world, info FROM stream"
                        " ORDER BY id", take_stream, NULL);
     if (!code)
+        code = each(s, sql_places, take_place, NULL);
+    if (!code)
         code = each(s, "SELECT id, class, instance, module FROM object"
                        " ORDER BY id", take_object, NULL);
     if (!code)
@@ -203,6 +240,9 @@ static int load(struct scan *s, int64_t attempt)
     if (!code)
         code = each(s, "SELECT id, dims, n FROM shape ORDER BY id", take_word,
                     &s->shape);
+    if (!code)
+        code = each(s, "SELECT id, text, 0 FROM note ORDER BY id", take_word,
+                    &s->note);
     if (!code)
         code = each(s, "SELECT total(count) FROM loss", take_number, &lost);
     if (!code)
@@ -262,8 +302,13 @@ void scan_close(struct scan *s)
     free(s->object);
     free_words(&s->path);
     free_words(&s->shape);
-    for (size_t i = 0; i < s->streams; i++)
+    free_words(&s->note);
+    for (size_t i = 0; i < s->streams; i++) {
+        for (size_t j = 0; j < s->stream[i].places; j++)
+            free(s->stream[i].place[j].name);
+        free(s->stream[i].place);
         free(s->stream[i].info);
+    }
     free(s->stream);
     free(s->file);
     free(s);
@@ -342,6 +387,12 @@ const char *scan_path_at(const struct scan *s, size_t i, int64_t *path)
     return s->path.at[i].text;
 }
 
+const char *scan_note(const struct scan *s, int64_t note)
+{
+    const struct word *w = find_word(&s->note, note);
+    return w ? w->text : "";
+}
+
 /* ---- rows ---- */
 
 static int begin(struct scan *s)
@@ -377,6 +428,13 @@ static double given(const struct scan *s, int i, int64_t code)
     return given_value((uint32_t)code & 3, there, v);
 }
 
+/* Does what was given say anything of the figure? */
+static bool is_known(const struct scan *s, int column, int64_t code)
+{
+    return code & 3 ||
+           sqlite3_column_type(s->rows, column) != SQLITE_NULL;
+}
+
 static void read_figures(const struct scan *s, struct diff_side *f)
 {
     bool a, b, text = sqlite3_column_type(s->rows, GIVEN) != SQLITE_NULL;
@@ -404,7 +462,11 @@ static void read_figures(const struct scan *s, struct diff_side *f)
     f->samples.n = (size_t)sqlite3_column_bytes(s->rows, SAMPLES);
     if (text) {
         int64_t code = sqlite3_column_int64(s->rows, GIVEN);
-        f->has |= TRD_IS_GIVEN | TRD_HAS_RANGE | TRD_HAS_MEAN;
+        f->has |= TRD_IS_GIVEN;
+        if (is_known(s, MAX, code) && is_known(s, MIN, code >> 2))
+            f->has |= TRD_HAS_RANGE;
+        if (is_known(s, MEAN, code >> 4))
+            f->has |= TRD_HAS_MEAN;
         f->max = given(s, MAX, code);
         f->min = given(s, MIN, code >> 2);
         f->mean = given(s, MEAN, code >> 4);
@@ -469,6 +531,7 @@ static int read_row(struct scan *s, bool *wanted)
     r->iteration = sqlite3_column_int64(s->rows, ITERATION);
     r->microbatch = sqlite3_column_int64(s->rows, MICROBATCH);
     r->labels = (uint32_t)sqlite3_column_int64(s->rows, LABELS);
+    r->note = sqlite3_column_int64(s->rows, NOTE);
     r->path = sqlite3_column_int64(s->rows, PATH);
     r->side.dtype = sqlite3_column_int(s->rows, DTYPE);
     shape = find_word(&s->shape, sqlite3_column_int64(s->rows, SHAPE));
@@ -523,4 +586,40 @@ int scan_next(struct scan *s, const struct scan_row **out)
     int got = scan_peek(s, out);
     s->stands = false;
     return got;
+}
+
+/* ---- groups ---- */
+
+struct group_taker {
+    int (*take)(void *to, const struct scan_group *g);
+    void *to;
+    struct scan_group last;
+    bool some;
+};
+
+static int take_group(struct scan *s, sqlite3_stmt *row, void *to)
+{
+    struct group_taker *t = to;
+    const struct scan_stream *from;
+    struct scan_group g = {.step = sqlite3_column_int64(row, 0),
+                           .object = sqlite3_column_int64(row, 1),
+                           .iteration = sqlite3_column_int64(row, 3)};
+    from = find_stream(s, sqlite3_column_int64(row, 2));
+    if (!from || !from->wanted ||
+        sqlite3_column_int64(row, 4) & TRD_L_RECOMPUTE)
+        return 0;
+    g.rank = from->rank;
+    if (t->some && g.step == t->last.step && g.object == t->last.object &&
+        g.iteration == t->last.iteration && g.rank == t->last.rank)
+        return 0;
+    t->last = g;
+    t->some = true;
+    return t->take(t->to, &g);
+}
+
+int scan_groups(struct scan *s,
+                int (*take)(void *to, const struct scan_group *g), void *to)
+{
+    struct group_taker t = {.take = take, .to = to};
+    return each(s, sql_groups, take_group, &t);
 }

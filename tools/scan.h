@@ -27,10 +27,17 @@ struct scan_object {
 struct scan_row {
     int64_t step, object, iteration, microbatch, position, seq;
     int64_t path;          /* number for scan_path() */
+    int64_t note;          /* and for scan_note(); 0: none */
     uint32_t rank, labels;
     int pass, io;
     uint64_t zero, subnormal; /* hold where side.has says counts do */
     struct diff_side side; /* samples stay until the next row */
+};
+
+/* Place `at` of `size` along a dimension of the parallel layout. */
+struct scan_place {
+    char *name;            /* "tp" */
+    int64_t at, size;
 };
 
 /* A process of the attempt. */
@@ -39,6 +46,14 @@ struct scan_stream {
     uint32_t rank, world;
     bool wanted;           /* of the attempt that is read */
     char *info;            /* JSON about it, or "" */
+    struct scan_place *place; /* what is known of the layout */
+    size_t places;
+};
+
+/* What records that follow one another have in common. */
+struct scan_group {
+    int64_t step, object, iteration;
+    uint32_t rank;
 };
 
 /* attempt -1: the last one of the run. 0 or an exit code. */
@@ -59,6 +74,13 @@ const char *scan_module(const struct scan *s, size_t index);
 const char *scan_path(const struct scan *s, int64_t path);
 /* Path i of the dictionary, and its number; NULL behind the last. */
 const char *scan_path_at(const struct scan *s, size_t i, int64_t *path);
+
+/* The note that a record has besides its labels; "" for none. */
+const char *scan_note(const struct scan *s, int64_t note);
+/* Tells take() of all that there is, in the order of the table, until that
+ * gives an exit code. Recomputed records are left out. 0 or an exit code. */
+int scan_groups(struct scan *s,
+                int (*take)(void *to, const struct scan_group *g), void *to);
 
 /* From the place on, (step, object) first. 0 or an exit code. */
 int scan_goto(struct scan *s, int64_t step, int64_t object);

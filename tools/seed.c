@@ -367,7 +367,7 @@ static struct slice call_name(char *out, size_t cap, const struct row *r,
 static int grad_line(struct seed *s, const struct row *r)
 {
     char name[TRD_MAX_NAME + 32];
-    size_t n;
+    size_t n = 0;
     int len = snprintf(name, sizeof name, "grad-%.*s", (int)r->path.n,
                        r->path.text);
     struct slice slice = {name, len > 0 ? (size_t)len : 0};

@@ -63,4 +63,4 @@ setup_build() {
 }
 
 packages="build-essential pkg-config ninja-build libuv1-dev libnanomsg-dev \
-libsqlite3-dev"
+libsqlite3-dev libjson-c-dev"

@@ -462,8 +462,10 @@ static const char status_sql[] =
     "SELECT 'streams' AS key, count(*) AS value FROM stream UNION ALL "
     "SELECT 'open', count(*) FROM stream WHERE state = 'open' UNION ALL "
     "SELECT 'records', coalesce(sum(seq), 0) - coalesce((SELECT"
-    " sum(last - seq + 1) FROM loss), 0) FROM stream UNION ALL "
+    " sum(last - seq + 1) FROM loss), 0) - coalesce((SELECT value FROM meta"
+    " WHERE key = 'pruned'), 0) FROM stream UNION ALL "
     "SELECT 'lost', coalesce(sum(count), 0) FROM loss UNION ALL "
+    "SELECT 'pruned', value FROM meta WHERE key = 'pruned' UNION ALL "
     "SELECT 'lost.' || cause, sum(count) FROM loss GROUP BY cause)";
 
 static int ask_status(struct db *d, void *page, size_t cap, size_t *n)

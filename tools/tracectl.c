@@ -63,13 +63,17 @@ const struct command ctl_commands[] = {
      cmd_sql},
     {"compare",
      "RUN_A RUN_B [--map FILE] [--rules FILE] [--noise RUN_C]\n"
-     "      [--skip N] [--attempt N] [--attempt-b N] [--all]",
+     "      [--skip N] [--attempt N] [--attempt-b N] [--all] [--progress]",
      "where two runs part, and which module is to blame",
      "Says same, rounding, unsure or differs, the first record that is off\n"
      "and the culprit: the first module in the order of A that got what\n"
      "agrees and gave what does not. Errors are in units of rounding of the\n"
      "coarser dtype. Ends with 0 for same and rounding, else with 1.\n"
-     "--map: lines 'NAME_IN_A NAME_IN_B', of module paths or Class-n, with *.\n"
+     "Ranks of other layouts (dp, tp, pp, FSDP) are paired as copies and as\n"
+     "shards that are merged; what cannot be paired is counted, not blamed.\n"
+     "--map: lines 'NAME_IN_A NAME_IN_B', of module paths or Class-n, with *,\n"
+     "before each, if need be, pp=1 or rank=2: on those ranks. --progress: on\n"
+     "stderr how far it is and what is off first, as on a terminal.\n"
      "--rules: lines 'PATTERN ignore|rtol=R|atol=A|noise=N'. --noise: a run\n"
      "that repeats A; what it shows is no guilt. --skip leaves the first N\n"
      "iterations out.\n"
@@ -80,39 +84,60 @@ const struct command ctl_commands[] = {
     {"check", "[RUN] [--attempt N]", "what is wrong inside one run",
      "Where NaN and infinities were born, numbers near the end of a dtype or\n"
      "lost below it, tensors that are always zero, norms that jump,\n"
-     "recomputed outputs with other bits, replicas that disagree. Each\n"
-     "finding names its first record. Ends with 1 when there is one.\n"
+     "recomputed outputs with other bits, replicas that disagree, modules\n"
+     "that give other bits for the same inputs. Each finding names its first\n"
+     "record. Ends with 1 when there is one that is no note.\n"
      "\n"
      "  tracectl check\n"
      "  tracectl -o json check run.db\n",
      cmd_check},
+    {"report",
+     "RUN [RUN_B] --out FILE [--map FILE] [--rules FILE]\n"
+     "       [--noise RUN_C] [--skip N] [--attempt N] [--attempt-b N]",
+     "a page with pictures: where two runs part, or what is wrong in one",
+     "One file for a browser, which asks nothing of any network: the verdict\n"
+     "of compare, or of check for one run, the tree of modules, maps of\n"
+     "modules by iterations, errors along the order of execution, histories\n"
+     "and samples. Of millions of records the worst are there, and the page\n"
+     "says how many of how many. The options are those of compare. FILE is\n"
+     "replaced when all is written; - is stdout. Ends with 0 when the page\n"
+     "is written, whatever it says.\n"
+     "\n"
+     "  tracectl report before after --out page.html\n"
+     "  tracectl report run.db --out - > page.html\n",
+     cmd_report},
     {"export",
-     "[RUN] [--format seed|csv|json] [--out FILE] [--rank N]\n"
+     "[RUN] [--format seed|csv|json|parquet] [--out FILE] [--rank N]\n"
      "       [--attempt N]",
-     "write a run as text",
-     "csv and json have the fields of query. seed writes the log that the\n"
+     "write a run as text or Parquet",
+     "csv and json have the fields of query, parquet the columns of Python's\n"
+     "tracerd.load(), with names and samples; a python3 writes it that can\n"
+     "import tracerd and pyarrow (TRACERD_PYTHON, else python3). seed writes the log that the\n"
      "original script prints for the same training: its names, its counting,\n"
      "five decimals. Ranks follow one another: name one by --rank to import\n"
      "it again. FILE is replaced when all is written, and left alone when\n"
      "nothing is found.\n"
      "\n"
      "  tracectl export --format seed --rank 0 --out rank0.log\n"
-     "  tracectl export run.db --format csv > run.csv\n",
+     "  tracectl export run.db --format csv > run.csv\n"
+     "  tracectl export night --format parquet --out night.parquet\n",
      cmd_export},
     {"import",
      "FILE... [--run NAME] [--rank N] [--attempt N] [--without-spool]\n"
-     "       [--date YYYY-MM-DD] [--samples K]",
-     "store text logs of the original script, journals and spools",
+     "       [--date YYYY-MM-DD] [--samples K] [--format text|journal|msprobe]",
+     "store text logs of the original script, journals, dumps of msprobe",
      "Good lines are kept, bad ones are named as FILE:LINE:COLUMN and end the\n"
      "command with 2. Importing a file again stores nothing twice.\n"
      "--date is the day of the first line; without it the file's time of\n"
      "change is the time of the last. --samples is what the log was made\n"
      "with, 16. With -d DIRECTORY no running daemon is needed; it is made if\n"
      "the directory above it is there. A file without a good line makes no\n"
-     "run. A log is of one rank: import each by itself, with --rank.\n"
+     "run. A log is of one rank: import each by itself, with --rank. Of a\n"
+     "folder all dumps of msprobe are taken (step0/rank0/dump.json, ...).\n"
      "\n"
      "  tracectl import rank0.log --run before --rank 0\n"
-     "  tracectl -d runs import *.journal\n",
+     "  tracectl -d runs import *.journal\n"
+     "  tracectl import dump_path --run theirs\n",
      cmd_import},
     {"verify", "[RUN|FILE.db|FILE.journal|DIRECTORY] [--repair]",
      "check stored runs and journals",
@@ -129,6 +154,30 @@ const struct command ctl_commands[] = {
      "  tracectl -o json verify run.db\n"
      "  tracectl verify --repair runs/run.db\n",
      cmd_verify},
+    {"merge", "RUN RUN... --out FILE.db [--other-jobs]",
+     "make one run of those of several nodes",
+     "The runs are of one job, and no two have a rank of the same attempt.\n"
+     "Clocks may be apart and dictionaries differ. FILE.db is verified before\n"
+     "it is there, and is the same in whatever order the runs are named; they\n"
+     "are only read. --other-jobs: they may be of several jobs.\n"
+     "\n"
+     "  tracectl merge node0.db node1.db --out night.db\n",
+     cmd_merge},
+    {"prune",
+     "[RUN] [--keep-every N] [--keep-last N] [--keep-around N]\n"
+     "      [--keep-days N] [--keep-mb N] [--dry-run]",
+     "give the room of old records back",
+     "Of one run those iterations stay that an option keeps: 1, 1+N, ...; the\n"
+     "last N; N before and behind one with a value that is not finite or a\n"
+     "finding of check. Without a run, whole runs go: those nobody wrote to\n"
+     "for N days, and the longest unused until all take N MB. --dry-run says\n"
+     "what would go and about how many bytes. A run that somebody has open,\n"
+     "or whose process still runs, is left. What is gone is in v_pruned, and\n"
+     "verify does not miss it.\n"
+     "\n"
+     "  tracectl prune night --keep-every 100 --keep-around 20\n"
+     "  tracectl -d runs prune --keep-days 30 --keep-mb 50000 --dry-run\n",
+     cmd_prune},
     {"doctor", "", "what is wrong with an installation, and how to mend it",
      "Looks at the directory of the sockets and journals, the sockets, the\n"
      "daemon and its version, the directory of the runs, free room, limits,\n"

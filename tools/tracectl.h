@@ -37,9 +37,12 @@ int cmd_status(struct ctl *ctl, int argc, char **argv);
 int cmd_sql(struct ctl *ctl, int argc, char **argv);
 int cmd_check(struct ctl *ctl, int argc, char **argv);
 int cmd_compare(struct ctl *ctl, int argc, char **argv);
+int cmd_report(struct ctl *ctl, int argc, char **argv);
 int cmd_export(struct ctl *ctl, int argc, char **argv);
 int cmd_import(struct ctl *ctl, int argc, char **argv);
 int cmd_doctor(struct ctl *ctl, int argc, char **argv);
+int cmd_merge(struct ctl *ctl, int argc, char **argv);
+int cmd_prune(struct ctl *ctl, int argc, char **argv);
 int cmd_verify(struct ctl *ctl, int argc, char **argv);
 int cmd_help(struct ctl *ctl, int argc, char **argv);
 

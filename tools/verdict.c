@@ -20,9 +20,9 @@ struct gains {
     double now[KIND_N], last[KIND_N]; /* of this and the iteration before */
 };
 
-/* The errors of one rank's call. */
+/* The errors of one call. */
 struct call {
-    uint32_t rank;
+    uint32_t number;
     double in[2], out[2];            /* forward, backward; -1: no record */
     size_t worst[2];                 /* pair of out */
     double moments_in, moments_out;  /* forward */
@@ -123,8 +123,17 @@ static int64_t microbatch_of(const struct compare_pair *p)
     return late && p->microbatch == 0 ? GRAD_MICROBATCH : p->microbatch;
 }
 
-/* Execution order: iteration, micro-batch, number in the process; of ranks
- * the lowest. */
+/* Forward the first stage of a pipeline comes first, backward the last. */
+static int64_t turn_of(const struct compare_pair *p)
+{
+    if (p->pass == TRD_BACKWARD)
+        return INT32_MAX - (int64_t)p->stage;
+    return p->pass > TRD_BACKWARD ? (int64_t)INT32_MAX + 1
+                                  : (int64_t)p->stage;
+}
+
+/* Execution order: iteration, micro-batch, stage, number in the process; of
+ * ranks the lowest. */
 static bool is_before(const struct compare_pair *a,
                       const struct compare_pair *b)
 {
@@ -132,6 +141,8 @@ static bool is_before(const struct compare_pair *a,
         return a->iteration < b->iteration;
     if (microbatch_of(a) != microbatch_of(b))
         return microbatch_of(a) < microbatch_of(b);
+    if (a->stage != b->stage && turn_of(a) != turn_of(b))
+        return turn_of(a) < turn_of(b);
     if (a->rank != b->rank && a->seq == b->seq)
         return a->rank < b->rank;
     return a->seq < b->seq;
@@ -291,11 +302,11 @@ static void judge_moments(struct verdict *v, const struct call *c)
         judge(v, p, c->moments_out / before, c->in[0], KIND_MOMENTS);
 }
 
-static struct call *call_of(struct verdict *v, uint32_t rank)
+static struct call *call_of(struct verdict *v, uint32_t number)
 {
     struct call *c;
     for (size_t i = v->calls; i-- > 0;)
-        if (v->call[i].rank == rank)
+        if (v->call[i].number == number)
             return &v->call[i];
     if (v->calls == v->call_room) {
         size_t room = v->call_room ? 2 * v->call_room : 16;
@@ -306,7 +317,7 @@ static struct call *call_of(struct verdict *v, uint32_t rank)
         v->call_room = room;
     }
     c = &v->call[v->calls++];
-    *c = (struct call){.rank = rank, .in = {-1, -1}, .out = {-1, -1}};
+    *c = (struct call){.number = number, .in = {-1, -1}, .out = {-1, -1}};
     return c;
 }
 
@@ -356,7 +367,7 @@ static void take(struct verdict *v, size_t i)
     if (p->object >= v->objects || p->pass > TRD_GRAD)
         return;
     remember(v, p);
-    if (p->pass == TRD_GRAD || !(c = call_of(v, p->rank)))
+    if (p->pass == TRD_GRAD || !(c = call_of(v, p->call)))
         return;
     if (pass == 0 && p->io == TRD_INPUT) {
         c->moments_in = fmax(c->moments_in, p->diff.moments);
@@ -459,9 +470,12 @@ static void say_culprit(const struct verdict *v, struct compare_result *r)
     else
         snprintf(r->reason, sizeof r->reason,
                  "what it got agrees (error %.3g), and its %s differs by "
-                 "%.3g units of rounding (%s)",
+                 "%.3g units of rounding (%s)%s",
                  c->before, what, c->diff.error,
-                 diff_figure_name(c->diff.by));
+                 diff_figure_name(c->diff.by),
+                 c->apart ? "; ranks that should have copies of it do not: "
+                            "is a reduction missing?"
+                          : "");
 }
 
 /* Nobody is guilty, but something is wrong from `first` on. */
@@ -501,6 +515,16 @@ static const struct compare_pair *early_of(const struct verdict *v,
     return best;
 }
 
+bool verdict_first(const struct verdict *v, struct compare_pair *out)
+{
+    const struct compare_pair *early;
+    if (!v->culprit.there)
+        return false;
+    early = early_of(v, v->culprit.iteration);
+    *out = early && is_before(early, &v->culprit) ? *early : v->culprit;
+    return true;
+}
+
 static bool has_calls(const struct verdict *v)
 {
     for (size_t i = 0; i < PLACES; i++)
@@ -519,11 +543,8 @@ static void judge_all(struct verdict *v, struct compare_result *r)
         first->pass == TRD_GRAD && !calls)
         blame_by_gradients(v, first);
     if (v->culprit.there) {
-        const struct compare_pair *early =
-            early_of(v, v->culprit.iteration);
-        r->culprit = r->first = v->culprit;
-        if (early && is_before(early, &r->first))
-            r->first = *early;
+        r->culprit = v->culprit;
+        verdict_first(v, &r->first);
         r->verdict = COMPARE_DIFFERS;
         say_culprit(v, r);
     } else if (first) {
@@ -544,6 +565,7 @@ void verdict_end(struct verdict *v, struct compare_result *out)
     r->missing_a_n = out->missing_a_n;
     r->missing_b_n = out->missing_b_n;
     r->text = out->text;
+    r->layout = out->layout;
     *out = *r;
     judge_all(v, out);
     if (out->verdict <= COMPARE_ROUNDING) {
@@ -551,7 +573,11 @@ void verdict_end(struct verdict *v, struct compare_result *out)
         out->differ = 0;
         out->first.there = false;
     }
-    if (out->compared == 0) {
+    if (out->compared == 0 && !out->layout.same) {
+        out->verdict = COMPARE_UNSURE;
+        say(out, "the ranks of the runs hold other parts of the model, and "
+                 "no record of one could be paired with one of the other");
+    } else if (out->compared == 0) {
         out->verdict = COMPARE_DIFFERS;
         say(out, "the runs have no record in common");
     } else if ((out->only_a || out->only_b) &&

@@ -20,6 +20,9 @@ bool verdict_pair(struct verdict *v, const struct compare_pair *p);
 /* That object's step is over. */
 void verdict_group(struct verdict *v);
 
+/* What is off first as far as it is known; false: nobody is guilty yet. */
+bool verdict_first(const struct verdict *v, struct compare_pair *out);
+
 /* Fills verdict, first, culprit, reason, most, ranked and the counts of out,
  * but for missing ones, which out has already. */
 void verdict_end(struct verdict *v, struct compare_result *out);

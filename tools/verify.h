@@ -29,8 +29,10 @@ void verify_cannot(struct verify *v, int code, const char *kind,
 /* Checks one file and tells all of it. */
 void verify_run(struct verify *v);
 void verify_journal(struct verify *v);
-/* Of an open run: streams whose sequence numbers are not each stored once or
- * lost. told(first, last, what) for each range. A SQLite code. */
+/* Whether the run has a table of what was pruned; older ones do not. */
+int verify_knows_pruned(sqlite3 *db);
+/* Of an open run: streams whose sequence numbers are not each stored once,
+ * lost or pruned. told(first, last, what) for each range. A SQLite code. */
 int verify_seqs(sqlite3 *db,
                 void (*told)(void *context, int64_t stream, int64_t first,
                              int64_t last, const char *what),

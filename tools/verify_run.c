@@ -236,6 +236,13 @@ static void range_add(struct range *r, int64_t stream, int64_t first,
     r->what = what;
 }
 
+int verify_knows_pruned(sqlite3 *db)
+{
+    return sqlite3_table_column_metadata(db, "main", "pruned", "last", NULL,
+                                         NULL, NULL, NULL,
+                                         NULL) == SQLITE_OK;
+}
+
 int verify_seqs(sqlite3 *db,
                 void (*told)(void *context, int64_t stream, int64_t first,
                              int64_t last, const char *what),
@@ -244,14 +251,20 @@ int verify_seqs(sqlite3 *db,
     static const char missing[] = "missing", twice[] = "stored twice",
                       beyond[] = "behind the mark";
     /* a mark is a row too, behind all of its stream */
-    static const char sql[] =
+    static const char format[] =
         "SELECT stream, seq, seq, 0 FROM record UNION ALL "
-        "SELECT stream, seq, last, 0 FROM loss UNION ALL "
+        "SELECT stream, seq, last, 0 FROM loss UNION ALL %s"
         "SELECT id, seq + 1, seq, 1 FROM stream ORDER BY 1, 2, 4";
+    char sql[512];
     struct range r = {.told = told, .context = context};
     sqlite3_stmt *s = NULL;
     int64_t stream = -1, next = 1, mark = INT64_MAX;
-    int rc = sqlite3_prepare_v2(db, sql, -1, &s, NULL);
+    int rc;
+    snprintf(sql, sizeof sql, format,
+             verify_knows_pruned(db) ? "SELECT stream, seq, last, 0 FROM "
+                                       "pruned UNION ALL "
+                                     : "");
+    rc = sqlite3_prepare_v2(db, sql, -1, &s, NULL);
     while (rc == SQLITE_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t id = sqlite3_column_int64(s, 0);
         int64_t first = sqlite3_column_int64(s, 1);
@@ -376,9 +389,12 @@ void verify_run(struct verify *v)
     } else if (why) {
         verify_found(v, "pages", 1, "%s", why);
     } else if ((version = ask(v, db, "PRAGMA user_version")) > USER_VERSION) {
-        verify_cannot(v, CTL_FAILED, "newer",
-                      "its format is newer than this tracectl; use a newer "
-                      "one");
+        char text[96];
+        snprintf(text, sizeof text,
+                 "its format %lld is newer than this tracectl's %d; use a "
+                 "newer one",
+                 (long long)version, USER_VERSION);
+        verify_cannot(v, CTL_FAILED, "newer", text);
     } else {
         check_pages(v, db);
         check_references(v, db);

@@ -229,7 +229,8 @@ enum {
     TRD_HAS_HASH = 32,
     TRD_HAS_ALL = 63,
     TRD_IS_GIVEN = 64   /* max, min, mean, std as a text log had them: they
-                           may be NaN or infinite, and the counts are unknown */
+                           may be NaN or infinite, and the counts are unknown.
+                           With l2, as a dump had them: std is unknown, NaN */
 };
 
 /* The figures of one tensor. max, min, absmax, absmin, mean, std and l2 are

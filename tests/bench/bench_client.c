@@ -4,8 +4,9 @@
  *   bench_client latency   the same with daemons that are well, stopped, not
  *                          there, and on a full disk, block by block in turn
  *   bench_client memory    what a process holds over ten million records
- *   bench_client ingest    records/s from socket to committed row, as a
- *                          ratio to raw sorted inserts into the same table
+ *   bench_client ingest    records/s from socket to committed row of 1, 4 and
+ *                          8 clients, as a ratio to raw sorted inserts into
+ *                          the same table; bytes a record; daemon's memory
  *
  * Prints figures; judges nothing but growth. All but submit need
  * TRD_TRACERD. */
@@ -54,13 +55,16 @@ struct source {
 static const int64_t shape[3] = {16, 12, 4096};
 static uint16_t halves[4096];
 
-static void open_source_of(struct source *s, const char *dir,
-                           uint64_t journal_bytes)
+static void open_rank(struct source *s, const char *dir,
+                      uint64_t journal_bytes, uint32_t rank, uint32_t world)
 {
     struct trd_client_options o;
     trd_client_options_init(&o);
     o.dir = dir;
     o.run = "bench";
+    o.job = "bench";
+    o.rank = rank;
+    o.world = world;
     o.journal_bytes = journal_bytes;
     if (trd_client_open(&o, &s->client))
         die("cannot open the client");
@@ -82,6 +86,12 @@ static void open_source_of(struct source *s, const char *dir,
     struct trd_tensor t = {halves, TRD_F16, 1, &flat, NULL};
     trd_stats_cpu(&t, 16, &s->stats, s->samples);
     s->tensor = (struct trd_tensor){NULL, TRD_F16, 3, shape, NULL};
+}
+
+static void open_source_of(struct source *s, const char *dir,
+                           uint64_t journal_bytes)
+{
+    open_rank(s, dir, journal_bytes, 0, 1);
 }
 
 static void open_source(struct source *s, const char *dir)
@@ -447,37 +457,86 @@ static double raw_inserts(const char *dir, const char *from)
     return rows / spent;
 }
 
-static void bench_ingest(void)
+/* The most it ever held, in MB. */
+static double most_mb(pid_t pid)
+{
+    char path[64], line[256];
+    double kb = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kb = strtod(line + 6, NULL);
+    if (f)
+        fclose(f);
+    return kb / 1024;
+}
+
+/* One process each; they begin together, when the pipe is closed. */
+static void be_client(const char *dir, uint32_t rank, uint32_t world, int go)
 {
     static struct source s;
-    char dir[] = "/tmp/trd-bench-XXXXXX", path[256], command[128];
-    if (!mkdtemp(dir))
-        die("mkdtemp");
-    pid_t daemon = start_daemon(dir);
-    open_source(&s, dir);
-    double cpu = cpu_seconds(daemon);
-    uint64_t start = now_ns();
-    for (uint64_t i = 0; i < INGEST; i++)
+    char byte;
+    open_rank(&s, dir, LATENCY_JOURNAL, rank, world);
+    if (trd_flush(s.client, 20000) || read(go, &byte, 1) != 0)
+        die("no connection");
+    for (uint64_t i = 0; i < INGEST / world; i++)
         if (one(&s, i))
             die("a record was dropped");
     if (trd_flush(s.client, 120000))
         die("the daemon did not commit in time");
+    trd_client_close(s.client);
+    _exit(0);
+}
+
+static void ingest_of(uint32_t world)
+{
+    char dir[] = "/tmp/trd-bench-XXXXXX", path[256], command[128];
+    int go[2], status, bad = 0;
+    pid_t client[8];
+    if (!mkdtemp(dir) || pipe2(go, O_CLOEXEC))
+        die("mkdtemp");
+    pid_t daemon = start_daemon(dir);
+    for (uint32_t i = 0; i < world; i++)
+        if (!(client[i] = fork())) {
+            close(go[1]);
+            be_client(dir, i, world, go[0]);
+        }
+    sleep(1); /* until they are connected */
+    double cpu = cpu_seconds(daemon);
+    uint64_t start = now_ns();
+    close(go[1]);
+    for (uint32_t i = 0; i < world; i++)
+        bad |= waitpid(client[i], &status, 0) < 0 || status;
+    if (bad)
+        die("a client failed");
     double seconds = (double)(now_ns() - start) / 1e9;
     cpu = cpu_seconds(daemon) - cpu;
-    trd_client_close(s.client);
-    kill(daemon, SIGTERM);
-    waitpid(daemon, NULL, 0);
+    double mb = most_mb(daemon);
+    close(go[0]);
+    stop_daemon(daemon);
     snprintf(path, sizeof path, "%s/data/bench.db", dir);
     double raw = raw_inserts(dir, path);
-    printf("ingest, one client, %d records: %.0f k records/s by the clock, "
-           "%.0f k per CPU second of the daemon\n"
-           "  raw sorted inserts: %.0f k per CPU second; ratio %.2f\n"
-           "  %.1f bytes a record on the disk\n",
-           INGEST, INGEST / seconds / 1e3, INGEST / cpu / 1e3, raw / 1e3,
-           INGEST / cpu / raw, bytes_of(path) / INGEST);
+    printf("  %u %9.0f %9.0f %9.0f %6.2f %8.1f %7.0f\n", world,
+           INGEST / seconds / 1e3, INGEST / cpu / 1e3, raw / 1e3,
+           INGEST / cpu / raw, bytes_of(path) / INGEST, mb);
+    fflush(stdout);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     if (system(command))
         die("rm");
+}
+
+static void bench_ingest(void)
+{
+    static const uint32_t worlds[] = {1, 4, 8};
+    printf("ingest, %d records of fp16 with 16 samples, in thousands a second "
+           "by the clock,\na CPU second of the daemon, and one of raw sorted "
+           "inserts\n"
+           "  clients clock    daemon       raw  ratio bytes/record   MB\n",
+           INGEST);
+    fflush(stdout);
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+        ingest_of(worlds[i]);
 }
 
 int main(int argc, char **argv)

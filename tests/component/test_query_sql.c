@@ -3,6 +3,7 @@
 #include "tests/component/query_rig.h"
 
 #include <sqlite3.h>
+#include <stdlib.h>
 
 static void test_query_sql__sql_reads_and_nothing_else(void **state)
 {

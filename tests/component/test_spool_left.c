@@ -575,6 +575,8 @@ static void make_old(void)
     snprintf(sql, sizeof sql,
              "PRAGMA legacy_alter_table = ON; DROP VIEW v_run;"
              "DROP VIEW v_sample; DROP VIEW sample_part;"
+             "DROP VIEW v_pruned; DROP TABLE pruned; DROP VIEW v_record;"
+             "CREATE VIEW v_record AS SELECT seq FROM record WHERE 0;"
              "DELETE FROM pass WHERE name = 'optim';"
              "CREATE VIEW v_sample AS SELECT seq AS value FROM record;"
              "ALTER TABLE stream RENAME TO newer;"
@@ -617,6 +619,10 @@ static void test_policy__run_of_before_is_read_and_goes_on(void **state)
         ingest_ask("run", "SELECT count(DISTINCT step) FROM record "
                           "WHERE samples IS NOT NULL"));
     assert_int_equal(ingest_ask("run", "SELECT count(*) FROM pass"), 6);
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM v_pruned"), 0);
+    assert_int_equal(ingest_ask("run", "SELECT max(pruned) FROM v_run"), 0);
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM v_record"),
+                     ingest_ask("run", "SELECT count(*) FROM record"));
     oracle_run(&ingest.rig, "run");
     rig_stop(&ingest.rig);
     oracle_verify(&ingest.rig, 0);

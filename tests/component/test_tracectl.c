@@ -26,7 +26,7 @@ static void test_cli__usage(void **state)
     cli_has(cli_expect(2, "$T query")->err, "needs a NAME");
     cli_has(cli_expect(2, "$T query forward-A-1 --as thing")->err,
             "object or module");
-    cli_has(cli_expect(2, "$T export --format parquet")->err, "seed, csv");
+    cli_has(cli_expect(2, "$T export --format xlsx")->err, "seed, csv");
     cli_has(cli_expect(2, "$T export")->err, "--format");
     cli_has(cli_expect(2, "$T import")->err, "needs a FILE");
     cli_has(cli_expect(2, "$T --store clickhouse://x runs")->err, "--store");
@@ -548,7 +548,7 @@ static void test_cli__runs_and_status(void **state)
             "{\"name\":\"listed\",\"started_ns\":1772405999999998000,");
     cli_has(cli_expect(0, "$T -o csv runs")->out,
             "name,started_ns,ended_ns,attempts,ranks,iterations,records,"
-            "losses,state,block_ms,spool_bytes\n");
+            "losses,state,block_ms,spool_bytes,pruned\n");
     cli_expect(0, "$T import $CASES/H53_midnight.txt --run aged --date "
                   "2020-03-01; sleep 0.01; $T import "
                   "$CASES/H53_midnight.txt --run later --date 2030-03-01; "

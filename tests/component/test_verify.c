@@ -111,7 +111,8 @@ static void test_verify__what_is_no_run(void **state)
             "not a journal of tracerd");
     cli_has(cli_expect(1, "$T verify text.journal")->out, "its size is not");
     cli_has(cli_expect(1, "$T verify empty.db")->out, "empty");
-    cli_has(cli_expect(3, "$T verify newer.db")->out, "newer");
+    cli_has(cli_expect(3, "$T verify newer.db")->out,
+            "its format 2 is newer than this tracectl's 1; use a newer one");
     cli_has(cli_expect(3, "$T verify absent.db")->err, "no such file");
     cli_has(cli_expect(2, "$T verify a b")->err, "takes one");
     cli_has(cli_expect(2, "$T verify --repair=yes whole.db")->err,

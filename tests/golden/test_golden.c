@@ -459,10 +459,25 @@ static void test_crc32c__known_answers(void **state)
     assert_int_equal(crc32c(crc32c(0, bytes, 5), bytes + 5, 27), 0x46dd794e);
 }
 
+static void test_crc32c__instruction_and_tables_agree(void **state)
+{
+    (void)state;
+    uint8_t bytes[100];
+    uint32_t x = 1;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)((x = x * 1664525u + 1013904223u) >> 24);
+    assert_int_equal(crc32c_by_tables(0, "123456789", 9), 0xe3069283);
+    for (size_t at = 0; at < 9; at++)
+        for (size_t n = 0; at + n <= sizeof bytes; n++)
+            assert_int_equal(crc32c(x, bytes + at, n),
+                             crc32c_by_tables(x, bytes + at, n));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc32c__known_answers),
+        cmocka_unit_test(test_crc32c__instruction_and_tables_agree),
         cmocka_unit_test(test_golden__hello_of_version_1),
         cmocka_unit_test(test_golden__hello_with_a_policy_of_version_1),
         cmocka_unit_test(test_golden__answers_of_version_1),

@@ -134,6 +134,21 @@ def conv_by_unfold(m):
     m.forward = f
 
 
+def compiled(m, backend):
+    """Of a module without others inside, so that hooks stay around it."""
+    m.forward = torch.compile(m.forward, backend=backend)
+
+
+def gn_by_hand(m):
+    def f(x):
+        y = x.reshape(x.shape[0], m.num_groups, -1)
+        y = y - y.mean(-1, keepdim=True)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + m.eps)
+        return y.reshape(x.shape) * m.weight[:, None] + m.bias[:, None]
+
+    m.forward = f
+
+
 def threads(n):
     torch.set_num_threads(n)
 
@@ -201,6 +216,9 @@ def gpt_cases():
         "ln_hand": lambda m: [ln_by_hand(x.ln1) for x in m.blocks],
         "ln_double": lambda m: ln_double(m.blocks[1].ln2),
         "gelu_hand": lambda m: gelu_by_hand(m.blocks[1].mlp.act),
+        "aot": lambda m: [compiled(x.ln1, "aot_eager") for x in m.blocks],
+        "inductor": lambda m: [compiled(x.mlp.act, "inductor")
+                               for x in m.blocks],
         "all": lambda m: [
             (swap(x.attn, math=True), ln_by_hand(x.ln1), ln_by_hand(x.ln2),
              split_k(x.mlp.fc2), gelu_by_hand(x.mlp.act)) for x in m.blocks],
@@ -240,6 +258,9 @@ def llama_cases():
         "split_rows": lambda m: split_rows(m.layers[0].attn.q),
         "split_out": lambda m: split_out(m.layers[2].mlp.gate),
         "silu": lambda m: [silu_by_hand(x.mlp.act) for x in m.layers],
+        "aot": lambda m: [compiled(x.mlp.act, "aot_eager")
+                          for x in m.layers],
+        "inductor": lambda m: [compiled(x.n1, "inductor") for x in m.layers],
         "all": lambda m: [
             (swap(x.attn, math=True), swap(x.n1, fused=True),
              split_k(x.mlp.down), silu_by_hand(x.mlp.act)) for x in m.layers],
@@ -276,6 +297,7 @@ def cnn_cases():
         "mkldnn": lambda m: without_mkldnn(),
         "channels": lambda m: m.to(memory_format=torch.channels_last),
         "fc_k": lambda m: split_k(m.fc, 4),
+        "aot": lambda m: [compiled(x.b1, "aot_eager") for x in m.blocks],
         "again": same,
     }
     return b, h
@@ -302,6 +324,8 @@ def rnn_cases():
         "split_rows": lambda m: split_rows(m.moe.experts[0][0]),
         "ln_hand": lambda m: ln_by_hand(m.ln),
         "ln_double": lambda m: ln_double(m.ln),
+        "gn_hand": lambda m: gn_by_hand(m.gn),
+        "aot": lambda m: compiled(m.ln, "aot_eager"),
         "again": same,
         "mkldnn": lambda m: without_mkldnn(),
     }
@@ -317,20 +341,41 @@ KINDS = {
 }
 
 
-def _loss(m, words, size, g):
+# What only gradients are the same after: the batch in another order, and in
+# parts. Batch norm is another function of a part.
+SPLITS = {
+    "reversed": (1, -1, ("gpt", "llama", "rnn", "cnn")),
+    "halves": (2, 1, ("gpt", "llama", "rnn")),
+    "quarters": (4, 1, ("gpt", "llama", "rnn")),
+}
+
+
+def _batch(dtype, words, size, g):
     if words:
         shape = (size[0], size[1] + 1)
         z = torch.randint(0, words, shape, generator=g)
-        y = m(z[:, :-1]).reshape(-1, words)
-        return F.cross_entropy(y.float(), z[:, 1:].reshape(-1))
-    dtype = next(m.parameters()).dtype
+        return z[:, :-1], z[:, 1:]
     x = torch.randn(size[0], 3, size[1], size[1], generator=g).to(dtype)
-    c = torch.randint(0, 10, (size[0],), generator=g)
-    return F.cross_entropy(m(x).float(), c)
+    return x, torch.randint(0, 10, (size[0],), generator=g)
 
 
-def train(kind, change, run, dtype=torch.float32, steps=2, **options):
-    """Trains one model under tracerd, which has stored all then."""
+def _backward(m, words, batch, parts, order):
+    if order < 0:
+        batch = [t.flip(0) for t in batch]
+    for x, c in zip(*(t.chunk(parts) for t in batch), strict=True):
+        y = m(x)
+        if words:
+            y, c = y.reshape(-1, words), c.reshape(-1)
+        (F.cross_entropy(y.float(), c) / parts).backward()
+
+
+def train(kind, change, run, dtype=torch.float32, steps=2, parts=1, order=1,
+          watch=None, **options):
+    """Trains one model under tracerd, which has stored all then.
+
+    The batch is taken in `parts`, in reverse with order -1; watch: sees the
+    model and each step's gradients too (battery_peers.Watch).
+    """
     make, _, words, size = KINDS[kind]
     torch.set_num_threads(1)
     torch.manual_seed(1234)
@@ -338,12 +383,17 @@ def train(kind, change, run, dtype=torch.float32, steps=2, **options):
     try:
         change(m)
         m = m.to(dtype)
+        if watch:
+            watch.follow(m)
         torch.manual_seed(99)
         opt = torch.optim.AdamW(m.parameters(), lr=3e-4)
         g = torch.Generator().manual_seed(7)
         with tracerd.attach(m, opt, run=run, **options) as t:
             for _ in range(steps):
-                _loss(m, words, size, g).backward()
+                batch = _batch(dtype, words, size, g)
+                _backward(m, words, batch, parts, order)
+                if watch:
+                    watch.gradients(m)
                 opt.step()
                 opt.zero_grad(set_to_none=True)
             assert t.flush(30)

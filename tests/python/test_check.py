@@ -14,8 +14,9 @@ from programs import python
 def check(daemon, run):
     done = daemon.tracectl("-o", "json", "check", run)
     result = json.loads(done.stdout)
-    assert done.returncode == (1 if result["findings"] else 0)
-    assert (result["verdict"] == "unhealthy") == bool(result["findings"])
+    sick = any(not f.get("note") for f in result["findings"])
+    assert done.returncode == (1 if sick else 0)
+    assert (result["verdict"] == "unhealthy") == sick
     return result
 
 
@@ -187,3 +188,132 @@ def test_a_gradient_that_is_not_reduced(daemon, tmp_path):
     (finding,) = check(daemon, "broken")["findings"]
     assert (finding["kind"], finding["module"]) == ("replicas", "0")
     assert finding["name"] == "grad-0.weight-1" and finding["rank"] == 1
+
+
+# ---- the same inputs, other outputs ----
+
+
+def twice(x, module):
+    """Both calls get the same bits."""
+    return module(x) + module(x)
+
+
+class Twice(nn.Module):
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return twice(x, self.inside)
+
+
+def broken(module):
+    """Its second call of each forward is off by a bit or so, as on a device
+    that fails."""
+    forward, calls = module.forward, [0]
+
+    def fails(x):
+        calls[0] += 1
+        return forward(x) * (1 + 1e-6 * (calls[0] % 2 == 0))
+
+    module.forward = fails
+    return module
+
+
+def repeats(daemon, run):
+    return [
+        (f["module"], f["step"], f.get("note", False))
+        for f in check(daemon, run)["findings"] if f["kind"] == "repeat"
+    ]
+
+
+@pytest.mark.parametrize("inside", [nn.Linear(8, 8), nn.GELU()])
+def test_a_layer_that_gives_other_bits_for_the_same(here, inside):
+    trained("sound", nn.Sequential(nn.Linear(8, 8), Twice(inside)), lr=0)
+    assert check(here, "sound")["findings"] == []
+    model = nn.Sequential(nn.Linear(8, 8), Twice(broken(inside)))
+    trained("fails", model, lr=0)
+    assert repeats(here, "fails") == [("1.inside", 2, False)]
+    (finding,) = check(here, "fails")["findings"]
+    assert finding["records"] == 4
+    assert finding["detail"] == (
+        "calls 1 and 2 got the same bits and gave others"
+    )
+
+
+def test_an_unknown_class_is_only_a_note(here):
+    class Own(nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+
+    trained("own", nn.Sequential(nn.Linear(8, 8), Twice(Own())), lr=0)
+    assert repeats(here, "own") == [("1.inside", 2, True)]
+    assert check(here, "own")["verdict"] == "healthy"
+    done = here.tracectl("check", "own")
+    assert done.stdout.startswith("healthy")
+    assert "note: calls 1 and 2" in done.stdout
+
+
+def test_dropout_is_no_finding(here):
+    inside = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+    trained("drop", nn.Sequential(nn.Linear(8, 8), Twice(inside)), lr=0)
+    assert check(here, "drop")["findings"] == []
+
+
+def test_parameters_that_changed_in_between_are_no_finding(here):
+    """As the discriminator of a GAN is stepped between two calls."""
+    model = nn.ModuleDict({"a": nn.Linear(8, 8), "b": nn.Linear(8, 8)})
+    first = torch.optim.SGD(model["a"].parameters(), lr=0.1)
+    second = torch.optim.SGD(model["b"].parameters(), lr=0.1)
+    x = torch.randn(4, 8)
+    with tracerd.attach(model, first, run="gan") as t:
+        for _ in range(3):
+            model["b"](x).sum().backward()
+            second.step()
+            second.zero_grad()
+            model["b"](x).sum().backward()
+            model["a"](x).sum().backward()
+            first.step()
+            first.zero_grad()
+            second.zero_grad()
+        assert t.flush(30)
+    assert [f for f in repeats(here, "gan") if not f[2]] == []
+
+
+FAILING = """
+import sys
+import torch, torch.distributed as dist
+import tracerd
+from torch import nn
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+if dist.get_rank() == 1 and sys.argv[1] == "fails":
+    forward = model[2].forward
+    model[2].forward = lambda x: forward(x) * (1 + 1e-6)
+with tracerd.attach(model, opt, run=sys.argv[1]) as t:
+    torch.manual_seed(7)
+    for _ in range(2):
+        model(torch.randn(4, 8)).sum().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        opt.step()
+        opt.zero_grad()
+    assert t.flush(30)
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_whose_device_fails(daemon, tmp_path):
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING)
+    for run in ("sound", "fails"):
+        python(script, run, folder=daemon.dir, ranks=2)
+    assert found(daemon, "sound") == []
+    (finding,) = check(daemon, "fails")["findings"]
+    assert (finding["kind"], finding["module"]) == ("repeat", "2")
+    assert finding["detail"] == (
+        "ranks 0 and 1 got the same bits and gave others"
+    )

@@ -266,12 +266,30 @@ def test_rules_say_what_is_near_enough(here, fresh, tmp_path):
     assert result["verdict"] != "same" or result["counts"]["compared"]
 
 
+def test_progress_tells_the_first_divergence_on_the_way(here, fresh):
+    one_run("a", model_of(nn.GELU()))
+    fresh()
+    one_run("b", model_of(nn.GELU(approximate="tanh")))
+    done = here.tracectl("compare", "a", "b", "--progress")
+    assert done.stderr == (
+        "first divergence so far: forward-GELU-1-1-output (second), rank 0,"
+        " iteration 1\n"
+    )
+    assert done.stdout == here.tracectl("compare", "a", "b").stdout
+    assert here.tracectl("compare", "a", "b").stderr == ""
+    assert here.tracectl("compare", "a", "a", "--progress").stderr == ""
+
+
 @pytest.mark.parametrize(
     "option, text, why",
     [
         ("--map", "a b\nonly-one\n", "map:2: expected two names"),
         ("--map", "a b c\n", "map:1: expected two names"),
         ("--map", "a *\n", "map:1: the second name may have"),
+        ("--map", "\npp=x a b\n", "map:2: expected DIMENSION=PLACE"),
+        ("--map", "a =1 b\n", "map:1: expected DIMENSION=PLACE"),
+        ("--map", "a pp=1\n", "map:1: expected two names"),
+        ("--map", "pp=1\n", "map:1: expected two names"),
         ("--rules", "*\n", "rules:1: nothing is said of '*'"),
         ("--rules", "\n* rtol=x\n", "rules:2: expected ignore"),
         ("--rules", "* noise=0\n", "rules:1: expected ignore"),

@@ -616,6 +616,17 @@ static void test_run__counts_need_no_scan(void **state)
     assert_true(number(sql) == 250);
     snprintf(sql, sizeof sql, "SELECT spool_bytes FROM (%s)", sql_run);
     assert_true(number(sql) == 1024);
+    /* records that were taken out are neither there nor lost */
+    run("INSERT INTO pruned VALUES(0, 1, 2, 'last 5', 1);"
+        "INSERT INTO meta VALUES('pruned', 2)");
+    snprintf(sql, sizeof sql, "SELECT records FROM (%s)", sql_run);
+    assert_true(number(sql) == 9 + 4 - 3 - 2);
+    snprintf(sql, sizeof sql, "SELECT pruned FROM (%s)", sql_run);
+    assert_true(number(sql) == 2);
+    assert_true(number("SELECT sum(records) FROM v_run") == 9 + 4 - 3 - 2);
+    assert_true(number("SELECT sum(pruned) FROM v_run") == 2);
+    assert_true(number("SELECT count FROM v_pruned WHERE seq = 1") == 2);
+    run("DELETE FROM pruned; DELETE FROM meta WHERE key = 'pruned'");
     /* counts that no 64 bits hold together are still told */
     run("INSERT INTO loss VALUES(0, 6, 6, 9223372036854775807, 0, 'x', 1),"
         " (0, 7, 7, 9223372036854775807, 0, 'x', 1)");
