@@ -66,17 +66,6 @@ int64_t prune_bytes(const char *path, time_t *used)
     return n;
 }
 
-static int64_t ask(sqlite3 *db, const char *sql)
-{
-    sqlite3_stmt *s = NULL;
-    int64_t v = 0;
-    if (sqlite3_prepare_v2(db, sql, -1, &s, NULL) == SQLITE_OK &&
-        sqlite3_step(s) == SQLITE_ROW)
-        v = sqlite3_column_int64(s, 0);
-    sqlite3_finalize(s);
-    return v;
-}
-
 /* What any writer of the run changes. */
 static char *marks_of(sqlite3 *db, const char *schema)
 {
@@ -160,11 +149,13 @@ static int choose(struct prune *p)
              (long long)r->around);
     if (fresh_exec(&p->fresh, sql) != SQLITE_OK)
         return failed(p, "choosing");
-    p->records = ask(p->fresh.db, "SELECT total(n) FROM seen");
-    p->out->records = ask(p->fresh.db, "SELECT total(n) FROM seen WHERE "
-                                       "iteration NOT IN kept");
-    p->out->iterations = ask(p->fresh.db, "SELECT count(*) FROM seen WHERE "
-                                          "iteration NOT IN kept");
+    p->records = run_file_ask(p->fresh.db, "SELECT total(n) FROM seen");
+    p->out->records =
+        run_file_ask(p->fresh.db, "SELECT total(n) FROM seen WHERE "
+                                  "iteration NOT IN kept");
+    p->out->iterations =
+        run_file_ask(p->fresh.db, "SELECT count(*) FROM seen WHERE "
+                                  "iteration NOT IN kept");
     return p->out->records ? 0 : CTL_NOTHING;
 }
 
@@ -181,7 +172,8 @@ static int copy_rows(struct fresh *f)
         rc = fresh_copy(f, whole[i], NULL);
     if (rc == SQLITE_OK)
         rc = fresh_copy(f, "record", "iteration IN kept");
-    if (rc == SQLITE_OK && ask(f->db, "SELECT count(*) FROM old.extra") > 0)
+    if (rc == SQLITE_OK &&
+        run_file_ask(f->db, "SELECT count(*) FROM old.extra") > 0)
         rc = fresh_exec(f, "INSERT INTO main.extra SELECT x.* FROM main.record"
                            " r CROSS JOIN old.extra x ON x.stream = r.stream"
                            " AND x.seq = r.seq");

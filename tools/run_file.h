@@ -13,6 +13,9 @@ int run_file_bad(const char *path, const char *why);
  * read. 0 or CTL_FAILED, told. */
 int run_file_open(const char *path, sqlite3 **out);
 
+/* The number a statement asks for; 0 where there is none, or it fails. */
+int64_t run_file_ask(sqlite3 *db, const char *sql);
+
 /* When the run began, as its file says; INT64_MIN for no run. */
 int64_t run_file_created(const char *path);
 

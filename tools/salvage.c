@@ -23,6 +23,7 @@
 #include "proto/row.h"
 #include "schema.h"
 #include "tools/db_cell.h"
+#include "tools/run_file.h"
 #include "tools/run_use.h"
 #include "tools/verify.h"
 
@@ -152,17 +153,6 @@ static void copy_table(struct salvage *s, const char *table, const char *key,
     copy_range(s, &p, 0, most);
 }
 
-static int64_t ask(sqlite3 *db, const char *sql)
-{
-    sqlite3_stmt *q = NULL;
-    int64_t v = 0;
-    if (sqlite3_prepare_v2(db, sql, -1, &q, NULL) == SQLITE_OK &&
-        sqlite3_step(q) == SQLITE_ROW)
-        v = sqlite3_column_int64(q, 0);
-    sqlite3_finalize(q);
-    return v;
-}
-
 /* What a run is called when nothing tells any more. */
 static void copy_meta(struct salvage *s)
 {
@@ -221,8 +211,8 @@ static void copy_streams(struct salvage *s)
 /* The largest step: by the tree, else no larger than a stream is long. */
 static int64_t last_step(struct salvage *s)
 {
-    int64_t step = ask(s->from, "SELECT max(step) FROM record");
-    int64_t seq = ask(s->to, "SELECT max(seq) FROM stream");
+    int64_t step = run_file_ask(s->from, "SELECT max(step) FROM record");
+    int64_t seq = run_file_ask(s->to, "SELECT max(seq) FROM stream");
     return step > 0 ? step : seq;
 }
 
@@ -333,7 +323,7 @@ static int count_losses(struct salvage *s)
                           " last, last - first + 1, 0, 'store_lost', 0"
                           " FROM hole; DROP TABLE hole; DROP TABLE bad",
                           NULL, NULL, NULL);
-    s->records = ask(s->to, "SELECT count(*) FROM record");
+    s->records = run_file_ask(s->to, "SELECT count(*) FROM record");
     return rc;
 }
 
@@ -426,7 +416,7 @@ int salvage_run(const char *path)
                         path, why);
         goto out;
     }
-    if (ask(s.from, "PRAGMA user_version") != 1) {
+    if (run_file_ask(s.from, "PRAGMA user_version") != 1) {
         code = ctl_fail(CTL_BAD, "'%s' has a format this tracectl does not "
                                  "know; it stays as it is", path);
         goto out;

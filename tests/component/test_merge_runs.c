@@ -64,35 +64,11 @@ static int set_up(void **state)
     return rc;
 }
 
-static int64_t number(const char *name, const char *text)
-{
-    sqlite3 *db = NULL;
-    sqlite3_stmt *s = NULL;
-    int64_t v = -1;
-    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, text, -1, &s, NULL), SQLITE_OK);
-    if (sqlite3_step(s) == SQLITE_ROW)
-        v = sqlite3_column_int64(s, 0);
-    sqlite3_finalize(s);
-    sqlite3_close(db);
-    return v;
-}
-
-static void sql(const char *name, const char *text)
-{
-    sqlite3 *db = NULL;
-    char *why = NULL;
-    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
-    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK)
-        fail_msg("%s", why);
-    sqlite3_close(db);
-}
-
 static void same_job(void)
 {
     static const char *const runs[] = {"n0.db", "n1.db", "n2.db", "again.db"};
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
-        sql(runs[i], "UPDATE meta SET value = 'job' WHERE key = 'job'");
+        cli_sql(runs[i], "UPDATE meta SET value = 'job' WHERE key = 'job'");
 }
 
 static void test_merge__all_of_all_runs(void **state)
@@ -129,8 +105,8 @@ static void test_merge__all_of_all_runs(void **state)
         sqlite3_close(db);
     }
     /* of words each once */
-    assert_int_equal(number("all.db", "SELECT count(*) FROM object"), 4);
-    assert_int_equal(number("all.db", "SELECT count(*) FROM path"), 1);
+    assert_int_equal(cli_number("all.db", "SELECT count(*) FROM object"), 4);
+    assert_int_equal(cli_number("all.db", "SELECT count(*) FROM path"), 1);
     cli_has(cli_expect(0, "$T -d all.db runs")->out, "all ");
 }
 
@@ -152,7 +128,8 @@ static void test_merge__what_is_merged_goes_on_being_merged(void **state)
     cli_has(cli_expect(0, "$T merge some.db n1.db --out three.db")->out,
             "three.db: 2010 records of 2 runs\n");
     cli_expect(0, "$T verify three.db");
-    assert_int_equal(number("three.db", "SELECT sum(pruned) FROM v_run"), 990);
+    assert_int_equal(cli_number("three.db", "SELECT sum(pruned) FROM v_run"),
+                     990);
     cli_has(cli_expect(0, "$T -o csv -d three.db runs")->out, ",2010,6,");
     cli_expect(0, "cp $DATA/n0.db .");
 }
@@ -164,7 +141,7 @@ static void test_merge__the_same_rank_twice(void **state)
     cli_expect(0, "cp n1.db copy.db");
     cli_has(cli_expect(2, "$T merge n0.db n1.db copy.db --out no.db")->err,
             "'copy.db' and 'n1.db' both have attempt 0 rank 1");
-    sql("copy.db", "UPDATE stream SET epoch = 99");
+    cli_sql("copy.db", "UPDATE stream SET epoch = 99");
     cli_has(cli_expect(2, "$T merge n1.db copy.db --out no.db")->err,
             "both have attempt 0 rank 1");
     cli_has(cli_expect(2, "$T merge n1.db n1.db --out no.db")->err,
@@ -189,7 +166,7 @@ static void test_merge__a_damaged_run_gives_none(void **state)
     (void)state;
     same_job();
     cli_expect(0, "cp n2.db gap.db");
-    sql("gap.db", "DELETE FROM record WHERE seq = 5");
+    cli_sql("gap.db", "DELETE FROM record WHERE seq = 5");
     cli_has(cli_expect(3, "$T merge n0.db gap.db --out bad.db")->err,
             "attempt 0 rank 2: 5 to 5 missing");
     cli_expect(0, "! ls bad.db*");

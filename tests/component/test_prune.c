@@ -54,30 +54,6 @@ static int set_up(void **state)
     return rc;
 }
 
-static int64_t number(const char *name, const char *text)
-{
-    sqlite3 *db = NULL;
-    sqlite3_stmt *s = NULL;
-    int64_t v = -1;
-    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, text, -1, &s, NULL), SQLITE_OK);
-    if (sqlite3_step(s) == SQLITE_ROW)
-        v = sqlite3_column_int64(s, 0);
-    sqlite3_finalize(s);
-    sqlite3_close(db);
-    return v;
-}
-
-static void sql(const char *name, const char *text)
-{
-    sqlite3 *db = NULL;
-    char *why = NULL;
-    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
-    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK)
-        fail_msg("%s", why);
-    sqlite3_close(db);
-}
-
 /* ---- iterations ---- */
 
 static void test_prune__every_and_last(void **state)
@@ -93,12 +69,14 @@ static void test_prune__every_and_last(void **state)
     cli_has(cli_expect(0, "$T -o csv prune a.db --keep-every 100 "
                           "--keep-last 10")->out,
             "a.db,pruned,3950,");
-    assert_int_equal(number("a.db", "SELECT count(*) FROM record"), 50);
-    assert_int_equal(number("a.db", "SELECT count(*) FROM record WHERE "
-                                    "(iteration - 1) % 100 = 0"), 40);
-    assert_int_equal(number("a.db", "SELECT min(iteration) FROM (SELECT "
-                                    "iteration FROM record ORDER BY 1 DESC "
-                                    "LIMIT 10)"), 3991);
+    assert_int_equal(cli_number("a.db", "SELECT count(*) FROM record"), 50);
+    assert_int_equal(cli_number("a.db", "SELECT count(*) FROM record WHERE "
+                                        "(iteration - 1) % 100 = 0"),
+                     40);
+    assert_int_equal(cli_number("a.db", "SELECT min(iteration) FROM (SELECT "
+                                        "iteration FROM record ORDER BY 1 DESC "
+                                        "LIMIT 10)"),
+                     3991);
     assert_int_equal(stat("a.db", &after), 0);
     assert_int_equal(after.st_mode & 0777, 0640);
     assert_true(after.st_size * 4 < before.st_size);
@@ -144,9 +122,9 @@ static void test_prune__around_what_is_not_finite(void **state)
     cli_expect(0, "cp whole.db c.db");
     cli_has(cli_expect(0, "$T -o csv prune c.db --keep-around 3")->out,
             "c.db,pruned,3993,");
-    assert_int_equal(number("c.db", "SELECT min(iteration) FROM record"),
+    assert_int_equal(cli_number("c.db", "SELECT min(iteration) FROM record"),
                      ODD - 3);
-    assert_int_equal(number("c.db", "SELECT max(iteration) FROM record"),
+    assert_int_equal(cli_number("c.db", "SELECT max(iteration) FROM record"),
                      ODD + 3);
     cli_expect(0, "$T verify c.db");
 }
@@ -155,26 +133,28 @@ static void test_prune__around_a_finding_of_check(void **state)
 {
     (void)state;
     cli_expect(0, "cp whole.db d.db");
-    sql("d.db", "UPDATE record SET nan = 0;"
-                "UPDATE record SET subnormal = 20, dtype = 3,"
-                " samples = zeroblob(32) WHERE iteration = 2000");
+    cli_sql("d.db", "UPDATE record SET nan = 0;"
+                    "UPDATE record SET subnormal = 20, dtype = 3,"
+                    " samples = zeroblob(32) WHERE iteration = 2000");
     cli_has(cli_expect(1, "$T -o csv check d.db")->out, "underflow,");
     cli_expect(0, "$T prune d.db --keep-around 0");
-    assert_int_equal(number("d.db", "SELECT count(*) FROM record"), 1);
-    assert_int_equal(number("d.db", "SELECT iteration FROM record"), 2000);
+    assert_int_equal(cli_number("d.db", "SELECT count(*) FROM record"), 1);
+    assert_int_equal(cli_number("d.db", "SELECT iteration FROM record"), 2000);
 }
 
 static void test_prune__extras_and_repair_keep_what_is_told(void **state)
 {
     (void)state;
     cli_expect(0, "cp whole.db e.db");
-    sql("e.db", "INSERT INTO extra SELECT stream, seq, 1, 4, NULL FROM record");
+    cli_sql("e.db",
+            "INSERT INTO extra SELECT stream, seq, 1, 4, NULL FROM record");
     cli_expect(0, "$T prune e.db --keep-every 1000");
-    assert_int_equal(number("e.db", "SELECT count(*) FROM extra"), 4);
+    assert_int_equal(cli_number("e.db", "SELECT count(*) FROM extra"), 4);
     cli_expect(0, "$T verify e.db");
     cli_has(cli_expect(0, "$T verify --repair e.db")->out,
             "4 records saved, 0 lost");
-    assert_int_equal(number("e.db", "SELECT sum(count) FROM v_pruned"), 3996);
+    assert_int_equal(cli_number("e.db", "SELECT sum(count) FROM v_pruned"),
+                     3996);
     cli_has(cli_expect(0, "$T -o csv -d e.db runs")->out, ",3996\n");
     cli_expect(0, "rm e.db.damaged-*");
 }
@@ -183,19 +163,19 @@ static void test_prune__runs_of_before_are_read(void **state)
 {
     (void)state;
     cli_expect(0, "cp whole.db old.db");
-    sql("old.db", "DROP VIEW v_pruned; DROP VIEW v_run; DROP TABLE pruned");
+    cli_sql("old.db", "DROP VIEW v_pruned; DROP VIEW v_run; DROP TABLE pruned");
     cli_expect(0, "$T verify old.db");
     cli_expect(0, "$T -d old.db runs");
     cli_expect(0, "$T prune old.db --keep-last 5");
     cli_has(cli_expect(0, "$T verify -o csv old.db")->out, "old.db,good,5,");
-    assert_int_equal(number("old.db", "SELECT pruned FROM v_run"), 3995);
+    assert_int_equal(cli_number("old.db", "SELECT pruned FROM v_run"), 3995);
 }
 
 static void test_prune__gaps_are_not_called_pruned(void **state)
 {
     (void)state;
     cli_expect(0, "cp whole.db gap.db");
-    sql("gap.db", "DELETE FROM record WHERE seq = 77");
+    cli_sql("gap.db", "DELETE FROM record WHERE seq = 77");
     cli_expect(0, "cp gap.db before.db");
     cli_has(cli_expect(3, "$T prune gap.db --keep-last 5")->err,
             "'gap.db' is left as it is: its sequence numbers do not hold");
@@ -226,11 +206,11 @@ static void test_prune__a_run_of_a_living_process(void **state)
     snprintf(text, sizeof text,
              "UPDATE stream SET state = 'open', boot_id = '', start_time = 0,"
              " pid = %ld", (long)getpid());
-    sql("alive.db", text);
+    cli_sql("alive.db", text);
     cli_has(cli_expect(3, "$T prune alive.db --keep-last 5")->err,
             "'alive.db' is left as it is: a process that writes to it still "
             "runs");
-    sql("alive.db", "UPDATE stream SET start_time = 1"); /* a later one's */
+    cli_sql("alive.db", "UPDATE stream SET start_time = 1"); /* a later one's */
     cli_expect(0, "$T prune alive.db --keep-last 5");
 }
 
@@ -270,7 +250,7 @@ static void test_prune__killed_at_any_moment(void **state)
         cli_expect(0, "cp whole.db k.db");
         cli_run("timeout --foreground -s KILL 0.%03d $T prune k.db "
                 "--keep-last 50", 2 * i);
-        n = number("k.db", "SELECT count(*) FROM record");
+        n = cli_number("k.db", "SELECT count(*) FROM record");
         assert_true(n == RECORDS || n == 50);
         cli_expect(0, "$T verify k.db");
         cli_expect(0, "rm -f k.db k.db-*");
@@ -301,7 +281,7 @@ static void stored(const char *dir, const char *name, int days)
     char path[2 * RIG_PATH];
     snprintf(path, sizeof path, "%s/%s.db", dir, name);
     cli_expect(0, "mkdir -p %s && cp whole.db %s", dir, path);
-    sql(path, "UPDATE stream SET state = 'ended'");
+    cli_sql(path, "UPDATE stream SET state = 'ended'");
     cli_expect(0, "touch -d '%d days ago' %s", days, path);
 }
 
@@ -372,7 +352,7 @@ static void test_keep__a_daemon_removes_what_is_over(void **state)
              "UPDATE stream SET state = 'open', boot_id = '', start_time = 0,"
              " pid = %ld", (long)getpid());
     snprintf(path, sizeof path, "%s/alive.db", data);
-    sql(path, text);
+    cli_sql(path, text);
     cli_expect(0, "touch -d '50 days ago' $DATA/alive.db");
     cli_rig()->args[0] = "--config";
     cli_rig()->args[1] = "keep.conf";

@@ -57,30 +57,6 @@ static void poke(const char *name, size_t at, uint8_t byte)
     free(bytes);
 }
 
-static void sql(const char *name, const char *text)
-{
-    sqlite3 *db = NULL;
-    char *why = NULL;
-    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
-    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK)
-        fail_msg("%s", why);
-    sqlite3_close(db);
-}
-
-static int64_t number(const char *name, const char *text)
-{
-    sqlite3 *db = NULL;
-    sqlite3_stmt *s = NULL;
-    int64_t v = -1;
-    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, text, -1, &s, NULL), SQLITE_OK);
-    if (sqlite3_step(s) == SQLITE_ROW)
-        v = sqlite3_column_int64(s, 0);
-    sqlite3_finalize(s);
-    sqlite3_close(db);
-    return v;
-}
-
 static void test_verify__whole_files(void **state)
 {
     (void)state;
@@ -103,8 +79,8 @@ static void test_verify__what_is_no_run(void **state)
     cli_expect(0, "echo text > text.db; echo text > text.journal; "
                   ": > empty.db; head -c 100000 /dev/zero > zero.journal; "
                   "cp whole.db newer.db; cp whole.journal newer.journal");
-    sql("other.db", "CREATE TABLE t(x)");
-    sql("newer.db", "PRAGMA user_version=2");
+    cli_sql("other.db", "CREATE TABLE t(x)");
+    cli_sql("newer.db", "PRAGMA user_version=2");
     cli_has(cli_expect(2, "$T verify text.db")->out, "not a run of tracerd");
     cli_has(cli_expect(2, "$T verify other.db")->out, "not a run of tracerd");
     cli_has(cli_expect(2, "$T verify zero.journal")->out,
@@ -131,22 +107,22 @@ static void test_verify__rows_that_do_not_fit_together(void **state)
     (void)state;
     cli_expect(0, "cp whole.db gap.db; cp whole.db word.db; cp whole.db "
                   "twice.db; cp whole.db bytes.db; cp whole.db mark.db");
-    sql("gap.db", "DELETE FROM record WHERE seq BETWEEN 101 AND 110");
+    cli_sql("gap.db", "DELETE FROM record WHERE seq BETWEEN 101 AND 110");
     cli_has(cli_expect(1, "$T verify gap.db")->out,
             "attempt 0 rank 0: 101 to 110 missing");
-    sql("twice.db", "UPDATE loss SET seq = 3991");
+    cli_sql("twice.db", "UPDATE loss SET seq = 3991");
     cli_has(cli_expect(1, "$T verify twice.db")->out,
             "attempt 0 rank 0: 3991 to 4000 stored twice");
-    sql("mark.db", "UPDATE stream SET seq = 4011");
+    cli_sql("mark.db", "UPDATE stream SET seq = 4011");
     cli_has(cli_expect(1, "$T verify mark.db")->out,
             "attempt 0 rank 0: 4002 to 4011 missing");
-    sql("word.db", "DELETE FROM path; DELETE FROM dict WHERE id = 2");
+    cli_sql("word.db", "DELETE FROM path; DELETE FROM dict WHERE id = 2");
     cli_has(cli_expect(1, "$T verify word.db")->out,
             "4000  records without a path");
     cli_has(cli_expect(1, "$T verify word.db")->out,
             "streams whose dictionary has a hole");
-    sql("bytes.db", "UPDATE record SET samples = x'00' WHERE seq = 12;"
-                    "UPDATE dict SET entry = x'00' WHERE id = 1");
+    cli_sql("bytes.db", "UPDATE record SET samples = x'00' WHERE seq = 12;"
+                        "UPDATE dict SET entry = x'00' WHERE id = 1");
     cli_has(cli_expect(1, "$T verify bytes.db")->out,
             "attempt 0 rank 0 seq 12 does not decode");
     cli_has(cli_expect(1, "$T verify bytes.db")->out,
@@ -229,11 +205,12 @@ static void repaired(const char *name, int64_t least)
             "records saved");
     cli_expect(0, "cmp before.bin %s.damaged-*[0-9]", name);
     cli_expect(0, "$T verify %s", name);
-    records = number(name, "SELECT count(*) FROM record");
-    lost = number(name, "SELECT total(last - seq + 1) FROM loss");
+    records = cli_number(name, "SELECT count(*) FROM record");
+    lost = cli_number(name, "SELECT total(last - seq + 1) FROM loss");
     assert_int_equal(records + lost, RECORDS + 1);
-    assert_int_equal(number(name, "SELECT count(*) FROM loss WHERE cause NOT "
-                                  "IN ('ring_full', 'store_lost')"),
+    assert_int_equal(cli_number(name,
+                                "SELECT count(*) FROM loss WHERE cause NOT "
+                                "IN ('ring_full', 'store_lost')"),
                      0);
     print_message("%lld records saved, %lld lost\n", (long long)records,
                   (long long)lost);
@@ -247,11 +224,12 @@ static void test_verify__repair(void **state)
     int64_t root;
     (void)state;
     free(cli_read_file("whole.db", &n));
-    root = number("whole.db", "SELECT rootpage FROM sqlite_master WHERE name "
-                              "= 'record'");
+    root =
+        cli_number("whole.db", "SELECT rootpage FROM sqlite_master WHERE name "
+                               "= 'record'");
     cli_expect(0, "cp whole.db mend.db");
-    sql("mend.db", "DELETE FROM record WHERE seq BETWEEN 101 AND 110;"
-                   "UPDATE record SET samples = x'00' WHERE seq = 12");
+    cli_sql("mend.db", "DELETE FROM record WHERE seq BETWEEN 101 AND 110;"
+                       "UPDATE record SET samples = x'00' WHERE seq = 12");
     repaired("mend.db", RECORDS - 11);
     /* leaves of the table: a few pages in the last third */
     cli_expect(0, "cp whole.db mend.db");
@@ -294,7 +272,7 @@ static void test_verify__a_repaired_run_goes_on(void **state)
 {
     struct hello h = rig_hello();
     (void)state;
-    sql("both/whole.db", "SELECT 1");
+    cli_sql("both/whole.db", "SELECT 1");
     cli_expect(0, "cp whole.db $DATA/whole.db");
     for (size_t page = 60; page < 64; page++)
         cli_expect(0, "printf '\\377' | dd of=$DATA/whole.db bs=1 seek=%zu "

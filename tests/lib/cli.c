@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -177,4 +178,28 @@ size_t cli_lines(const char *text)
     for (; *text; text++)
         n += *text == '\n';
     return n;
+}
+
+int64_t cli_number(const char *name, const char *text)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    int64_t v = -1;
+    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, text, -1, &s, NULL), SQLITE_OK);
+    if (sqlite3_step(s) == SQLITE_ROW)
+        v = sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    return v;
+}
+
+void cli_sql(const char *name, const char *text)
+{
+    sqlite3 *db = NULL;
+    char *why = NULL;
+    assert_int_equal(sqlite3_open(name, &db), SQLITE_OK);
+    if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK)
+        fail_msg("%s", why);
+    sqlite3_close(db);
 }

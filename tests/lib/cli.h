@@ -34,6 +34,11 @@ void cli_write_file(const char *name, const void *bytes, size_t n);
 /* The file's bytes, NUL-terminated; free() them. */
 char *cli_read_file(const char *name, size_t *n);
 
+/* What one statement says of an SQLite file: its first value, -1 without a
+ * row; and one that changes it. Both fail where SQLite does. */
+int64_t cli_number(const char *file, const char *statement);
+void cli_sql(const char *file, const char *statement);
+
 /* The daemon's rig. */
 struct rig *cli_rig(void);
 /* Stops the daemon and starts it again. */
