@@ -20,7 +20,8 @@
     X(query_seconds, 1, 86400)                                                 \
     X(queries, 1, 16)                                                          \
     X(keep_days, 1, 36500)                                                     \
-    X(keep_mb, 1, UINT32_MAX)
+    X(keep_mb, 1, UINT32_MAX)                                                  \
+    X(store_queue_mb, 1, 1048576)
 
 void config_init(struct config *c)
 {
@@ -29,6 +30,7 @@ void config_init(struct config *c)
     c->memory_mb = 64;
     c->query_seconds = 30;
     c->queries = 4;
+    c->store_queue_mb = 4096;
 }
 
 static char *trim(char *s)
@@ -64,6 +66,14 @@ static const char *set_path(char out[PATH_MAX], const char *text)
     return NULL;
 }
 
+static const char *set_store(char out[512], const char *text)
+{
+    if (strlen(text) >= 512)
+        return "is too long";
+    memcpy(out, text, strlen(text) + 1);
+    return NULL;
+}
+
 /* NULL or what is wrong. */
 static const char *set_key(struct config *c, const char *key, const char *value)
 {
@@ -71,13 +81,18 @@ static const char *set_key(struct config *c, const char *key, const char *value)
         return set_path(c->dir, value);
     if (strcmp(key, "data") == 0)
         return set_path(c->data, value);
+    if (strcmp(key, "store") == 0)
+        return set_store(c->store, value);
+    if (strcmp(key, "store_password_file") == 0)
+        return set_path(c->store_password_file, value);
 #define CONFIG_SET(name, least, most)                                          \
     if (strcmp(key, #name) == 0)                                               \
         return set_number(&c->name, value, least, most);
     CONFIG_NUMBERS(CONFIG_SET)
 #undef CONFIG_SET
     return "is not a key; the keys are dir, data, clients, memory_mb, "
-           "query_seconds, queries, keep_days, keep_mb";
+           "query_seconds, queries, keep_days, keep_mb, store, "
+           "store_password_file, store_queue_mb";
 }
 
 /* A path, its key, and some blanks; a longer line is none of a configuration

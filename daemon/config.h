@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/clickhouse/house.h"
+
 struct config {
     char dir[PATH_MAX];     /* sockets and journals; "" until decided */
     char data[PATH_MAX];    /* stored runs */
@@ -19,6 +21,10 @@ struct config {
     uint32_t queries;       /* questions at once */
     uint32_t keep_days;     /* runs unused for longer go; 0: none does */
     uint32_t keep_mb;       /* of runs, at the most; 0: no limit */
+    char store[512];        /* where runs are kept; "": in data */
+    struct house_place place; /* of store */
+    char store_password_file[PATH_MAX];
+    uint32_t store_queue_mb; /* what may wait for the store */
 };
 
 enum { CONFIG_ERROR_BYTES = PATH_MAX + 256 };

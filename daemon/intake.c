@@ -200,7 +200,8 @@ struct intake *intake_of(const struct hub *hub, uint64_t epoch)
 
 bool hub_is_full(const struct hub *hub)
 {
-    return atomic_load(&hub->ops->counters(hub->store)->disk_full) != 0;
+    const struct store_counters *c = hub->ops->counters(hub->store);
+    return atomic_load(&c->disk_full) || atomic_load(&c->queue_full);
 }
 
 uint32_t hub_credit(const struct hub *hub)

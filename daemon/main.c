@@ -5,6 +5,7 @@
  * acknowledgements, the writer ends, the loop runs dry. Whoever is still at
  * work then, on a question or a journal, is left behind. */
 #include "daemon/dirs.h"
+#include "daemon/forward.h"
 #include "daemon/log.h"
 #include "daemon/options.h"
 #include "daemon/report.h"
@@ -165,9 +166,10 @@ static void on_signal(uv_signal_t *handle, int number)
         return;
     }
     if (strcmp(c.dir, d->config.dir) != 0 ||
-        strcmp(c.data, d->config.data) != 0)
-        log_warn("reread", "error=\"dir and data cannot change\" then=\"they "
-                           "stay until a restart\"");
+        strcmp(c.data, d->config.data) != 0 ||
+        strcmp(c.store, d->config.store) != 0)
+        log_warn("reread", "error=\"dir, data and store cannot change\" "
+                           "then=\"they stay until a restart\"");
     d->config.clients = c.clients;
     d->config.memory_mb = c.memory_mb;
     d->hub.limit = (size_t)c.memory_mb << 20;
@@ -206,6 +208,16 @@ static void on_orphan(void *context)
         adopt_poke(d->adopt);
 }
 
+/* Where runs go from here, if anywhere. */
+static int open_store(struct daemon *d, char *why)
+{
+    struct forward_options o = {.place = d->config.place};
+    if (!*d->config.store)
+        return 0;
+    return d->hub.ops->forward(d->store, &o,
+                               (uint64_t)d->config.store_queue_mb << 20, why);
+}
+
 static int open_places(struct daemon *d)
 {
     char why[DIRS_WHY_BYTES];
@@ -215,6 +227,7 @@ static int open_places(struct daemon *d)
     if (dirs_lock(d->config.dir, &d->dir_lock, why) ||
         dirs_lock(d->config.data, &d->data_lock, why) ||
         d->hub.ops->open(d->config.data, &d->store, why, sizeof why) ||
+        open_store(d, why) ||
         dirs_bind(d->config.dir, PLACE_INGEST, &d->ingest_fd, why) ||
         dirs_bind(d->config.dir, PLACE_QUERY, &d->query_fd, why))
         return options_complain(EXIT_OPEN, "%s", why);

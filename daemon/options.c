@@ -20,9 +20,12 @@ static const char usage[] =
     "  --data DIR     stored runs, one RUN.db each; else TRACERD_DATA, else\n"
     "                 $XDG_STATE_HOME/tracerd, else ~/.local/state/tracerd,\n"
     "                 without a home /var/tmp/tracerd-UID\n"
-    "  --store URL    where runs are kept; this build stores in SQLite\n"
+    "  --store URL    clickhouse://user@host:port/database: where runs are\n"
+    "                 kept; --data then has what is on its way there. Its\n"
+    "                 password is in TRACERD_STORE_PASSWORD\n"
     "  --config FILE  'key = value' lines: dir, data, clients, memory_mb,\n"
-    "                 query_seconds, queries, keep_days, keep_mb\n"
+    "                 query_seconds, queries, keep_days, keep_mb, store,\n"
+    "                 store_password_file, store_queue_mb\n"
     "  --foreground   stay in the foreground and log to stderr\n"
     "  --ready-fd N   write \"ready\" to descriptor N when it serves\n"
     "  -n             check the configuration and say so\n"
@@ -93,14 +96,27 @@ static int take_ready_fd(int *out, const char *value)
     return 0;
 }
 
-static int take_store(const char *value)
+static int take_store(struct config *c, const char *value)
 {
-    if (strcmp(value, "sqlite") == 0)
+    if (strlen(value) >= sizeof c->store)
+        return options_complain(EXIT_USAGE, "--store is too long");
+    memcpy(c->store, value, strlen(value) + 1);
+    return 0;
+}
+
+/* What the store's address says; "sqlite" is none. */
+static int read_store(struct config *c)
+{
+    char why[HOUSE_WHY_BYTES];
+    if (strcmp(c->store, "sqlite") == 0)
+        c->store[0] = '\0';
+    if (!*c->store)
         return 0;
-    return options_complain(EXIT_USAGE,
-                            "--store %s: this build stores in SQLite; "
-                            "leave --store out",
-                            value);
+    if (*c->store_password_file)
+        setenv("TRACERD_STORE_PASSWORD_FILE", c->store_password_file, 0);
+    if (house_place_read(c->store, &c->place, why))
+        return options_complain(EXIT_USAGE, "--store: %s", why);
+    return 0;
 }
 
 /* -1: go on; else the exit code. */
@@ -115,7 +131,7 @@ static int take_option(struct options *o, int c)
         rc = take_path(o->config.data, "data", optarg);
         break;
     case OPT_STORE:
-        rc = take_store(optarg);
+        rc = take_store(&o->config, optarg);
         break;
     case OPT_CONFIG:
         o->file = optarg;
@@ -175,10 +191,15 @@ int options_config(const struct options *o, struct config *out)
         memcpy(c.dir, o->config.dir, sizeof c.dir);
     if (*o->config.data)
         memcpy(c.data, o->config.data, sizeof c.data);
+    if (*o->config.store)
+        memcpy(c.store, o->config.store, sizeof c.store);
     rc = config_places(&c, error);
     if (rc)
         return options_complain(rc == TRD_ELIMIT ? EXIT_USAGE : EXIT_OPEN, "%s",
                                 error);
+    rc = read_store(&c);
+    if (rc)
+        return rc;
     *out = c;
     return 0;
 }

@@ -39,7 +39,8 @@ static void daemon_rows(const struct report *r, struct status *out)
     status_add(out, "pid", "%ld", (long)getpid());
     status_add(out, "dir", "%s", r->config->dir);
     status_add(out, "data", "%s", r->config->data);
-    status_add(out, "store", "%s", r->hub->ops->name);
+    status_add(out, "store", "%s",
+               *r->config->store ? r->config->store : r->hub->ops->name);
     status_add(out, "started_ns", "%llu", U(r->started_ns));
     status_add(out, "uptime_s", "%llu",
                U((mono_ns() - r->started_mono_ns) / 1000000000));
@@ -78,6 +79,60 @@ static void store_rows(const struct report *r, struct status *out)
     status_add(out, "disk_reserve_bytes", "%llu",
                U(atomic_load(&c->reserve_bytes)));
     status_add(out, "disk_full", "%u", atomic_load(&c->disk_full));
+}
+
+/* What is on its way to a store elsewhere. */
+static void queue_rows(const struct report *r, struct status *out)
+{
+    const struct store_counters *c = r->hub->ops->counters(r->hub->store);
+    uint64_t down = atomic_load(&c->forward_down_ns);
+
+    if (!*r->config->store)
+        return;
+    status_add(out, "queue_rows", "%llu", U(atomic_load(&c->queue_rows)));
+    status_add(out, "queue_bytes", "%llu", U(atomic_load(&c->queue_bytes)));
+    status_add(out, "queue_limit_bytes", "%llu",
+               U(r->config->store_queue_mb) << 20);
+    status_add(out, "queue_full", "%u", atomic_load(&c->queue_full));
+    status_add(out, "queue_fills", "%llu", U(atomic_load(&c->queue_fills)));
+    status_add(out, "forwarded", "%llu", U(atomic_load(&c->forwarded)));
+    status_add(out, "forward_refused", "%llu",
+               U(atomic_load(&c->forward_refused)));
+    status_add(out, "forward_failures", "%llu",
+               U(atomic_load(&c->forward_failures)));
+    status_add(out, "store_down", "%u", down != 0);
+    if (down)
+        status_add(out, "store_down_s", "%llu",
+                   U((mono_ns() - down) / 1000000000));
+}
+
+static void queue_problems(const struct report *r, struct status *out)
+{
+    const struct store_counters *c = r->hub->ops->counters(r->hub->store);
+    uint64_t down = atomic_load(&c->forward_down_ns);
+    char why[64] = "no answer";
+    int code = atomic_load(&c->forward_code);
+
+    if (code)
+        snprintf(why, sizeof why, "its error %d", code);
+    if (down)
+        status_add(out, "problem",
+                   "the store takes nothing for %llu s (%s): %llu records "
+                   "(%llu MiB of %u) wait in '%.200s'; the log has its words",
+                   U((mono_ns() - down) / 1000000000), why,
+                   U(atomic_load(&c->queue_rows)),
+                   MIB(atomic_load(&c->queue_bytes)),
+                   r->config->store_queue_mb, r->config->data);
+    if (atomic_load(&c->queue_full))
+        status_add(out, "problem",
+                   "store_queue_mb is reached: nothing is taken until the "
+                   "store has some of it; clients keep records in their "
+                   "journals");
+    if (atomic_load(&c->forward_refused))
+        status_add(out, "problem",
+                   "the store refused %llu records: table refused of the "
+                   "runs' files has them and says why",
+                   U(atomic_load(&c->forward_refused)));
 }
 
 static void problem_rows(const struct report *r, struct status *out)
@@ -142,11 +197,13 @@ void report_fill(const struct report *r, struct status *out)
 
     daemon_rows(r, out);
     store_rows(r, out);
+    queue_rows(r, out);
     status_add(out, "questions", "%llu", U(q->questions));
     status_add(out, "journals_alive", "%u", j->waiting);
     status_add(out, "journals_adopted", "%llu", U(j->adopted));
     status_add(out, "journals_bad", "%llu", U(j->bad));
     loss_rows(r, out);
     problem_rows(r, out);
+    queue_problems(r, out);
     stream_rows(r, out);
 }

@@ -66,9 +66,17 @@ struct store_counters {
     _Atomic uint64_t wal_waits;    /* times that readers were waited for */
     _Atomic uint32_t disk_full;    /* nothing is taken */
     _Atomic uint64_t disk_free_bytes, disk_needed_bytes, reserve_bytes;
+    /* on their way to a ClickHouse */
+    _Atomic uint64_t queue_rows, queue_bytes, queue_fills;
+    _Atomic uint32_t queue_full;   /* nothing is taken */
+    _Atomic uint64_t forwarded, forward_refused; /* rows */
+    _Atomic uint64_t forward_failures;
+    _Atomic uint64_t forward_down_ns; /* monotonic, since when; 0: it is up */
+    _Atomic int forward_code;      /* of the engine's error; 0: no answer */
 };
 
 struct store;
+struct forward_options;
 
 struct store_ops {
     const char *name;
@@ -78,6 +86,11 @@ struct store_ops {
      * of at most cap bytes. */
     int (*open)(const char *data, struct store **out, char *why, size_t cap);
     void (*close)(struct store *s); /* commits nothing */
+    /* Once, before the first hello: from now on records go to another engine,
+     * and wait here for it in at most limit bytes. o->counters is filled in
+     * here. Errors of forward_open(). */
+    int (*forward)(struct store *s, struct forward_options *o, uint64_t limit,
+                   char *why);
 
     /* Finds or makes the run and the stream; *out is NULL when refused. */
     void (*hello)(struct store *s, const struct store_hello *h,

@@ -253,7 +253,13 @@ enum column {
     COL_L2,
     COL_HASH,
     COL_SAMPLES,
-    COL_GIVEN
+    COL_GIVEN,
+    /* of table queue */
+    COL_ID,
+    COL_TOTAL,
+    COL_SAMPLING,
+    COL_SAMPLING_ARG,
+    COL_HISTOGRAM
 };
 
 static void bind_key(sqlite3_stmt *q, const struct pending *p)
@@ -370,9 +376,31 @@ static int insert_extra(struct run *r, const struct pending *p,
     return run_step(r, SQL_EXTRA);
 }
 
+/* The same row for the forwarder, with what table extra would have. */
+static int insert_queue(struct run *r, const struct entry *e,
+                        const struct wire_record *m)
+{
+    sqlite3_stmt *q = r->statement[SQL_QUEUE];
+    uint8_t histogram[HISTOGRAM_MAX_BYTES];
+
+    sqlite3_bind_int64(q, COL_ID, ++r->queue_id);
+    sqlite3_bind_int64(q, COL_TOTAL, r->queue_total += e->len);
+    if (m->stats.sampling) {
+        sqlite3_bind_int64(q, COL_SAMPLING, m->stats.sampling);
+        sqlite3_bind_int64(q, COL_SAMPLING_ARG,
+                           (sqlite3_int64)m->stats.sampling_arg);
+    }
+    if (m->histogram.kind)
+        sqlite3_bind_blob(q, COL_HISTOGRAM, histogram,
+                          (int)histogram_put(&m->histogram, m->dtype,
+                                             histogram),
+                          SQLITE_STATIC);
+    return run_step(r, SQL_QUEUE);
+}
+
 static int insert_one(struct run *r, const struct pending *p)
 {
-    sqlite3_stmt *q = r->statement[SQL_RECORD];
+    sqlite3_stmt *q = r->statement[r->queue ? SQL_QUEUE : SQL_RECORD];
     struct entry e = entry_checked(p->entry);
     struct wire_record m;
     int rc;
@@ -382,6 +410,8 @@ static int insert_one(struct run *r, const struct pending *p)
     sqlite3_clear_bindings(q);
     bind_key(q, p);
     bind_record(q, p, &m);
+    if (r->queue)
+        return insert_queue(r, &e, &m);
     rc = run_step(r, SQL_RECORD);
     if (rc == SQLITE_OK && (m.stats.sampling || m.histogram.kind))
         rc = insert_extra(r, p, &m);

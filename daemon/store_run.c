@@ -26,6 +26,10 @@ static const char *const statement_sql[STATEMENT_COUNT] = {
         "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
         "?,?,?,?,?,?,?,?,?)",
     [SQL_EXTRA] = "INSERT INTO extra VALUES(?,?,?,?,?)",
+    [SQL_QUEUE] =
+        "INSERT INTO queue VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+        "?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [SQL_QUEUE_GONE] = "DELETE FROM queue WHERE id <= ?",
     [SQL_LOSS] = "INSERT OR IGNORE INTO loss VALUES(?,?,?,?,?,?,?)",
     [SQL_LOSS_MORE] = "UPDATE loss SET last = ?3, count = count + ?4, bytes = "
                       "bytes + ?5 WHERE stream = ?1 AND seq = ?2",
@@ -342,10 +346,14 @@ static int renew(struct run *r)
 static int prepare_all(struct run *r)
 {
     int rc = SQLITE_OK;
-    for (int i = 0; rc == SQLITE_OK && i < STATEMENT_COUNT; i++)
+    for (int i = 0; rc == SQLITE_OK && i < STATEMENT_COUNT; i++) {
+        bool queue = i == SQL_QUEUE || i == SQL_QUEUE_GONE;
+        if (queue && !r->store->forward)
+            continue; /* there is no such table */
         rc = sqlite3_prepare_v3(r->db, statement_sql[i], -1,
                                 SQLITE_PREPARE_PERSISTENT, &r->statement[i],
                                 NULL);
+    }
     return rc;
 }
 
@@ -421,6 +429,8 @@ static int open_db(struct run *r, struct slice job)
     if (rc == SQLITE_OK)
         rc = renew(r);
     if (rc == SQLITE_OK)
+        rc = queue_open(r);
+    if (rc == SQLITE_OK)
         rc = prepare_all(r);
     if (rc == SQLITE_OK)
         wal_open(r);
@@ -430,6 +440,7 @@ static int open_db(struct run *r, struct slice job)
         r->dev = st.st_dev;
         r->ino = st.st_ino;
         r->size = st.st_size;
+        rc = queue_start(r);
     }
     return rc;
 }
@@ -467,6 +478,7 @@ int run_open(struct store *s, const char *name, const char *path,
     }
     if (rc != SQLITE_OK) {
         store_failed(s, sqlite3_errstr(rc));
+        queue_close(r);
         close_db(r);
         free(r);
         if (file_is_damage(rc))
@@ -514,6 +526,7 @@ void run_close(struct run *r)
 {
     detach(r);
     drop_streams(r);
+    queue_close(r);
     wal_close(r);
     close_db(r);
     log_info("run_close", "run=%s", r->name);
@@ -587,6 +600,8 @@ void run_fail(struct run *r, int code, const char *what)
         sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
     if ((code & 0xff) == SQLITE_IOERR) /* it may be that of a sync */
         wal_keep(r->db, true);
+    if (code != SQLITE_READONLY_DBMOVED && !file_is_damage(code))
+        leftover_add(r->store, strrchr(path, '/') + 1, true);
     run_close(r);
     if (file_is_damage(code))
         file_put_aside(path);

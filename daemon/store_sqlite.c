@@ -192,12 +192,43 @@ static int store_sqlite_open(const char *data, struct store **out, char *why,
     return 0;
 }
 
+static int store_sqlite_forward(struct store *s, struct forward_options *o,
+                                uint64_t limit, char *why)
+{
+    int rc;
+    o->counters = &s->counters;
+    rc = forward_open(o, &s->forward, why);
+    s->queue_limit = limit;
+    if (!rc)
+        leftover_open(s);
+    return rc;
+}
+
+static void commit_run(struct run *r);
+
+/* Sends what waits, for a moment, and takes away what was sent. */
+static void forward_end(struct store *s)
+{
+    struct run *next;
+    forward_stop(s->forward);
+    for (struct run *r = s->runs; r; r = next) {
+        next = r->next;
+        if (queue_has_sent(r) && run_ready(r))
+            commit_run(r);
+    }
+}
+
 static void store_sqlite_close(struct store *s)
 {
     if (!s)
         return;
+    if (s->forward)
+        forward_end(s);
     while (s->runs)
         run_close(s->runs);
+    if (s->forward)
+        forward_free(s->forward);
+    leftover_close(s);
     known_free(s);
     sweep_close(s);
     free(s);
@@ -459,6 +490,8 @@ static void commit_run(struct run *r)
     int rc = rows_insert(r);
     POINT(rows_inserted);
     if (rc == SQLITE_OK)
+        rc = queue_take_away(r);
+    if (rc == SQLITE_OK)
         rc = write_marks(r);
     POINT(committing);
     if (rc == SQLITE_OK)
@@ -469,6 +502,7 @@ static void commit_run(struct run *r)
         return;
     }
     committed(r, rows);
+    queue_committed(r);
     rc = wal_committed(r);
     if (rc != SQLITE_OK)
         run_fail(r, rc, "checkpoint");
@@ -484,6 +518,7 @@ static void store_sqlite_commit(struct store *s)
         if (r->open_transaction)
             commit_run(r);
     }
+    queue_measure(s);
 }
 
 /* Syncs the WAL through its own file object, which also syncs the directory
@@ -538,6 +573,9 @@ static void store_sqlite_tidy(struct store *s)
     wal_measure(s);
     sweep_some(s);
     keep_look(s);
+    if (!s->sweep_n)
+        leftover_some(s);
+    queue_measure(s);
     for (struct run *r = s->runs; r; r = next) {
         int rc = run_check_file(r);
         next = r->next;
@@ -545,7 +583,13 @@ static void store_sqlite_tidy(struct store *s)
             run_fail(r, rc, "file");
             continue;
         }
-        if (!r->connected && !r->open_transaction &&
+        if (!r->connected && !r->open_transaction && queue_has_sent(r)) {
+            if (!run_ready(r))
+                continue;
+            commit_run(r);
+            continue;
+        }
+        if (!r->connected && !r->open_transaction && queue_is_done(r) &&
             now - r->idle_ns > IDLE_CLOSE_S * UINT64_C(1000000000)) {
             if (r->unsafe)
                 sync_run(r); /* fails the run itself if it must */
@@ -564,6 +608,7 @@ const struct store_ops store_sqlite = {
     .name = "sqlite",
     .open = store_sqlite_open,
     .close = store_sqlite_close,
+    .forward = store_sqlite_forward,
     .hello = store_sqlite_hello,
     .ready = store_sqlite_ready,
     .unlock = store_sqlite_unlock,

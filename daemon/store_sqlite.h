@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include "daemon/file_key.h"
+#include "daemon/forward.h"
 #include "daemon/store.h"
 #include "daemon/store_space.h"
 #include "proto/record.h"
@@ -16,6 +17,8 @@ enum statement {
     SQL_COMMIT,
     SQL_RECORD,
     SQL_EXTRA,
+    SQL_QUEUE,      /* with a forwarder: instead of SQL_RECORD */
+    SQL_QUEUE_GONE,
     SQL_LOSS,
     SQL_LOSS_MORE,
     SQL_CLOCK,
@@ -100,6 +103,9 @@ struct run {
     uint64_t idle_ns;      /* since when nobody is connected */
     struct pending *rows;
     size_t rows_n, rows_cap;
+    struct forward_run *queue; /* NULL: records go into table record */
+    int64_t queue_id, queue_total;  /* of the last row of table queue */
+    int64_t queue_gone, queue_base; /* of what was before the first one */
     uint64_t fresh_losses[TRD_CAUSE_COUNT]; /* counted at commit */
 };
 
@@ -124,6 +130,10 @@ struct store {
     _Atomic uint32_t keep_days, keep_mb; /* 0: all; any thread sets them */
     _Atomic bool keep_changed;
     uint64_t keep_next_ns; /* then the files are looked at again */
+    struct forward *forward; /* NULL: runs stay here */
+    uint64_t queue_limit;    /* bytes */
+    struct leftover *leftover; /* not looked at yet */
+    size_t leftover_n;
     uint64_t wal_limit;    /* WAL_LIMIT_BYTES */
     uint64_t wal_wait_ms;  /* WAL_WAIT_MS */
     uint64_t fresh_bytes;  /* of records, since the last commit */
@@ -192,6 +202,13 @@ struct run *run_find(struct store *s, const struct store_hello *h,
 void known_drop(struct store *s, dev_t dev, ino_t ino);
 void known_free(struct store *s);
 
+/* Runs of an earlier daemon whose queues are not empty, or whose streams
+ * changed their state: opened, a few a second. */
+void leftover_open(struct store *s);
+void leftover_add(struct store *s, const char *file, bool sure);
+void leftover_some(struct store *s);
+void leftover_close(struct store *s);
+
 void sweep_open(struct store *s);
 void sweep_some(struct store *s);
 void sweep_close(struct store *s);
@@ -218,6 +235,19 @@ int words_load(struct run *r, struct stream *t);
 int words_add(struct run *r, struct stream *t, const uint8_t *payload,
               size_t n);
 void words_free(struct run *r, struct stream *t);
+
+/* The queue of a run, where records go with a forwarder. The first two when
+ * the file is opened. SQLite codes. */
+int queue_open(struct run *r);
+int queue_start(struct run *r);
+void queue_close(struct run *r);
+void queue_committed(struct run *r);
+/* In a transaction: takes away what the engine has. */
+int queue_take_away(struct run *r);
+bool queue_has_sent(const struct run *r);
+/* Nothing waits. */
+bool queue_is_done(const struct run *r);
+void queue_measure(struct store *s);
 
 /* Takes the records of a payload into rows, losses into their table. */
 int rows_add(struct run *r, struct stream *t, uint64_t seq,

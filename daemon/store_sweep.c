@@ -180,8 +180,10 @@ static bool sweep_file(struct store *s, const char *file)
     if (rc == SQLITE_OK && content == CONTENT_OURS)
         rc = sweep_db(db, path, &n);
     sqlite3_close(db);
-    if (n)
+    if (n) {
         log_info("sweep", "file=\"%s\" dead=%u", file, n);
+        leftover_add(s, file, true);
+    }
     return (rc & 0xff) != SQLITE_BUSY;
 }
 

@@ -12,7 +12,7 @@ shift 2
 found=$(mktemp)
 trap 'rm -f "$found"' EXIT
 flags="-std=gnu11 -D_GNU_SOURCE -I. -Iinclude -I$build -I$build/proto
-    $(pkg-config --cflags libuv sqlite3 nanomsg json-c)"
+    -I$build/proto/clickhouse $(pkg-config --cflags libuv sqlite3 nanomsg json-c)"
 python=$(python3-config --includes 2>/dev/null || true)
 ran=0
 
@@ -22,7 +22,8 @@ for tool; do
     gcc) analyse="gcc -O1 -fanalyzer -c" ;;
     *) analyse="clang --analyze --analyzer-output text" ;;
     esac
-    for file in client/*.c client/python/*.c proto/*.c daemon/*.c tools/*.c; do
+    for file in client/*.c client/python/*.c proto/*.c \
+        proto/clickhouse/*.c daemon/*.c tools/*.c; do
         case $file in
         client/python/*) [ -n "$python" ] || continue ;;
         esac

@@ -42,10 +42,11 @@ strings. sys/ syslog. termios. time. unistd. float. immintrin. xmmintrin. arm_ne
 
 found=$(
     check include "tracerd/" ""
-    check proto "tracerd/ proto/ schema.h" "sqlite3.h"
+    check proto "tracerd/ proto/ schema.h clickhouse_" "sqlite3.h curl/"
     check client "tracerd/ proto/ client/" "Python.h structmember.h cuda"
-    check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h curl/"
-    check tools "tracerd/ proto/ tools/ schema.h" "nanomsg/ sqlite3.h curl/ json-c/"
+    check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h"
+    check tools "tracerd/ proto/ tools/ schema.h" \
+        "nanomsg/ sqlite3.h json-c/"
 )
 [ -z "$found" ] || complain "$found"
 
@@ -66,6 +67,7 @@ found=$(
     doors "nanomsg/" "tools/source_live.c"
     doors "json-c/" "tools/msprobe_tensors.c"
     grep -rl "<sqlite3.h>" include proto client | grep -v "^proto/sql.h$" || true
+    doors "curl/" "proto/clickhouse/house.c"
 )
 [ -z "$found" ] || complain "$found"
 

@@ -19,13 +19,16 @@ battery=
 
 # chromium and selenium look at the page of tracectl report
 # shellcheck disable=SC2086
-setup_packages $packages libcmocka-dev chromium chromium-driver clang \
-    libclang-rt-14-dev locales procps strace util-linux valgrind
+setup_packages $packages libcurl4-openssl-dev clickhouse-server \
+    libcmocka-dev chromium chromium-driver clang libclang-rt-14-dev locales \
+    procps strace util-linux valgrind
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
     mesonpy=meson-python pytest=pytest selenium=selenium
 # what tracerd.load() needs
 setup_python pyarrow=pyarrow adbc_driver_sqlite=adbc-driver-sqlite \
     pandas=pandas
+# a current ClickHouse, for its tables
+setup_python chdb=chdb
 # the rest of them is large: --frameworks
 setup_python transformers=transformers==5.24.0 accelerate=accelerate==1.15.0
 

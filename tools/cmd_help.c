@@ -16,7 +16,7 @@ static const char tail[] =
     "  -d PATH   a run's file, or a directory of them; needs no daemon\n"
     "  -r RUN    name of the run, or its file; else the newest\n"
     "  -o FORM   text for eyes, json (an object a line) or csv\n"
-    "  --store URL  not in this build: runs are in SQLite files\n"
+    "  --store URL  clickhouse://user@host:port/database, where daemons store\n"
     "  --version\n"
     "\n"
     "exit: 0 found, 1 nothing found (a run that is not stored too), 2 usage\n"

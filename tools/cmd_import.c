@@ -255,7 +255,8 @@ int cmd_import(struct ctl *ctl, int argc, char **argv)
         kind_of_format(format, &kind))
         return CTL_BAD;
     if (ctl->store)
-        return ctl_fail(CTL_BAD, "--store is not in this build");
+        return ctl_fail(CTL_BAD, "import stores by a daemon, which knows its store: "
+                                 "leave --store out");
     o.samples = (uint32_t)samples;
     catch_signals();
     int code = import_files(argc, argv, kind, &daemon, &o, ctl->format);

@@ -74,9 +74,6 @@ int source_open(const struct ctl *ctl, const char *run, struct source **out)
 {
     struct source *s = NULL;
     int code;
-    if (ctl->store)
-        return ctl_fail(CTL_BAD, "--store is not in this build: runs are "
-                                 "SQLite files; use -d or -s");
     run = run ? run : ctl->run ? ctl->run : "";
     s = calloc(1, sizeof *s);
     if (s)
@@ -90,6 +87,8 @@ int source_open(const struct ctl *ctl, const char *run, struct source **out)
     } else if (strlen(run) > TRD_MAX_RUN) {
         code = ctl_fail(CTL_BAD, "the run's name is longer than %d bytes",
                         TRD_MAX_RUN);
+    } else if (ctl->store) {
+        code = source_house_open(ctl->store, run, &s->ops, &s->state);
     } else if (ctl->db) {
         code = source_db_open(ctl->db, run, &s->ops, &s->state);
         if (code == 0)
@@ -228,6 +227,8 @@ int source_path(const struct ctl *ctl, const char *run, char **out)
     *out = NULL;
     if (is_file_name(run)) {
         *out = strdup(run);
+    } else if (ctl->store) {
+        code = source_house_path(ctl->store, run, out);
     } else if (ctl->db && (stat(ctl->db, &st) || !S_ISDIR(st.st_mode))) {
         return ctl_fail(CTL_BAD, "-d '%s' is no directory of runs: name the "
                                  "file of '%s' instead", ctl->db, run);

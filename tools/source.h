@@ -56,6 +56,11 @@ int source_live_open(const char *dir, const struct source_ops **ops,
                      void **state);
 int source_db_open(const char *path, const char *run,
                    const struct source_ops **ops, void **state);
+/* url of a ClickHouse. */
+int source_house_open(const char *url, const char *run,
+                      const struct source_ops **ops, void **state);
+/* A file with all of the run, which goes when the program ends. */
+int source_house_path(const char *url, const char *run, char **out);
 
 /* The directory of the daemon, dir or the default, whether it is there or
  * not. Tells nothing; 0 or an error of place_dir(). */

@@ -325,6 +325,9 @@ static int read_options(struct ctl *ctl, const struct option *options,
     for (; i < *argc; i++)
         argv[words++] = argv[i];
     *argc = words;
+    if (ctl->store && (ctl->dir || ctl->db))
+        return ctl_fail(CTL_BAD, "--store asks a ClickHouse: leave -s and -d "
+                                 "out");
     if (ctl->dir && ctl->db)
         return ctl_fail(CTL_BAD, "-s asks a daemon and -d reads files: give "
                                  "one of them");

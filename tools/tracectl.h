@@ -17,7 +17,7 @@ enum {
 struct ctl {
     const char *dir;    /* -s: directory of the daemon's sockets */
     const char *db;     /* -d: a run's file or the daemon's data directory */
-    const char *store;  /* --store: reserved */
+    const char *store;  /* --store: a ClickHouse */
     const char *run;    /* -r: name or .db file */
     const char *format; /* -o */
 };

@@ -97,8 +97,13 @@ static void test_daemon_start__options(void **state)
     text_has("stray");
     assert_int_equal(run("--ready-fd 77 --foreground"), 2);
     assert_int_equal(run("--ready-fd x --foreground"), 2);
-    assert_int_equal(run("--store clickhouse://u@h:1/d"), 2);
-    text_has("stores in SQLite");
+    assert_int_equal(run("--store postgres://u@h:1/d"), 2);
+    text_has("another kind of address");
+    assert_int_equal(run("--store clickhouse://u:word@h:1/d"), 2);
+    text_has("TRACERD_STORE_PASSWORD has it");
+    assert_null(strstr(text, "u:word"));
+    assert_int_equal(run("--store 'clickhouse://u@h:1/d?x=1'"), 2);
+    text_has("only cluster=NAME");
 }
 
 static void test_daemon_start__a_configuration_file(void **state)

@@ -29,7 +29,12 @@ static void test_cli__usage(void **state)
     cli_has(cli_expect(2, "$T export --format xlsx")->err, "seed, csv");
     cli_has(cli_expect(2, "$T export")->err, "--format");
     cli_has(cli_expect(2, "$T import")->err, "needs a FILE");
-    cli_has(cli_expect(2, "$T --store clickhouse://x runs")->err, "--store");
+    cli_has(cli_expect(2, "$T --store clickhouse://x runs")->err,
+            "it names no database");
+    cli_has(cli_expect(2, "$T --store clickhouse://u:p@x/d runs")->err,
+            "a password does not belong there");
+    cli_has(cli_expect(2, "$T --store clickhouse://x/d -d y runs")->err,
+            "leave -s and -d out");
     cli_has(cli_expect(2, "$T -s x runs -d y")->err, "give one of them");
     assert_string_equal(cli_expect(2, "$T")->out, "");
 }

@@ -72,9 +72,11 @@ def python(script, *args, **options):
 
 
 class Daemon:
-    """tracerd on a directory of its own; with-statement starts and stops."""
+    """tracerd on a directory of its own; with-statement starts and stops.
+    options: more of the command line."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *options):
+        self.options = options
         self.dir = str(folder)
         self.data = os.path.join(self.dir, "data")
         self.process = None
@@ -94,6 +96,7 @@ class Daemon:
                     [
                         program("tracerd"), "--dir", self.dir, "--data",
                         self.data, "--foreground", "--ready-fd", str(writer),
+                        *self.options,
                     ],
                     pass_fds=[writer],
                     stdin=subprocess.DEVNULL,

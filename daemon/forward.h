@@ -1,0 +1,81 @@
+/* The forwarder: one thread that brings the queues of the runs into a
+ * ClickHouse.
+ *
+ * What clients hear as durable is in the run's file, in table queue. The
+ * forwarder reads it there, never writes there, and says how far it is; the
+ * writer thread then takes rows away. A row that was sent and not yet taken
+ * away when either of them dies is sent again, and the engine knows it by its
+ * key. */
+#ifndef DAEMON_FORWARD_H
+#define DAEMON_FORWARD_H
+
+#include "proto/clickhouse/house.h"
+#include "daemon/store.h"
+
+struct forward;
+struct forward_run;
+
+struct forward_options {
+    struct house_place place;
+    struct store_counters *counters; /* valid until forward_close() */
+};
+/* Starts the thread; the engine need not be there. TRD_ENOMEM, TRD_EIO, or
+ * TRD_EINVAL: none in this build. */
+int forward_open(const struct forward_options *o, struct forward **out,
+                 char why[HOUSE_WHY_BYTES]);
+/* Sends what waits, as far as the engine takes it in FORWARD_LAST_MS; ends
+ * the thread and lets go of all runs' connections. */
+void forward_stop(struct forward *f);
+/* After forward_stop(): no run may be asked any more. */
+void forward_free(struct forward *f);
+
+/* ---- writer thread ---- */
+
+/* A run that was opened. NULL: out of memory. */
+struct forward_run *forward_add(struct forward *f, const char *path,
+                                const char *name);
+/* The run is closed; r is gone. */
+void forward_leave(struct forward *f, struct forward_run *r);
+/* Rows up to id are committed. */
+void forward_queued(struct forward *f, struct forward_run *r, int64_t id);
+/* The last row the engine has, and what table queue says as its total. */
+int64_t forward_sent(const struct forward_run *r, int64_t *total);
+/* Nothing waits, not even a stream's state. */
+bool forward_is_done(const struct forward_run *r);
+/* The next row that the engine refused, up to forward_sent(); reason is to be
+ * freed. False: no more. */
+bool forward_refused(struct forward *f, struct forward_run *r, int64_t *id,
+                     char **reason);
+
+/* ---- its parts: the forwarder's thread ---- */
+
+enum { FORWARD_LAST_MS = 3000 };
+
+/* Rows as RowBinary. at is to be freed. */
+struct block {
+    uint8_t *at;
+    size_t n, cap;
+    bool bad;          /* out of memory */
+    int64_t *id;       /* of its rows; to be freed */
+    size_t *start;     /* of the rows in at; to be freed */
+    size_t rows, rows_cap;
+    int64_t total;     /* of the last one */
+};
+
+enum { BLOCK_ROWS = 65536, BLOCK_BYTES = 16 * 1024 * 1024 };
+
+struct sqlite3;
+extern const char block_insert[]; /* the statements its rows are data of */
+extern const char streams_insert[];
+extern const char losses_insert[];
+/* The rows of table queue behind id after. A SQLite code. */
+int block_read(struct sqlite3 *db, const char *run, int64_t after,
+               struct block *b);
+/* All streams, all losses of a run, written at written_ns. */
+int streams_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
+                 struct block *b);
+int losses_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
+                struct block *b);
+void block_free(struct block *b);
+
+#endif

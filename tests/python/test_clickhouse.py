@@ -1,0 +1,366 @@
+"""Runs in a ClickHouse: the same answers as from SQLite, and nothing lost or
+twice whoever is killed."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from clickhouse_server import Server
+from programs import TOP, Daemon, need, program, python
+from test_durability import Training, whole
+
+SCRIPT = TOP / "tests/python/steady_script.py"
+
+
+@pytest.fixture
+def server(folder):
+    """A ClickHouse that is not yet started."""
+    need("tracerd", "tracectl")
+    with Server(f"{folder}/house") as s:
+        yield s
+
+
+@pytest.fixture
+def keeper(folder, server):
+    """A daemon that stores into it."""
+    path = f"{folder}/tracerd"
+    os.mkdir(path, 0o700)
+    with Daemon(path, "--store", server.url()) as d:
+        yield d
+
+
+def tracectl(*args):
+    return subprocess.run(
+        [program("tracectl"), *map(str, args)],
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def status(daemon):
+    rows = daemon.tracectl("-o", "json", "status").stdout.splitlines()
+    rows = [json.loads(row) for row in rows]
+    return {row["key"]: row["value"] for row in rows}
+
+
+def wait_empty(daemon, seconds=60):
+    """Until nothing waits, and ends of streams have come too."""
+    end = time.monotonic() + seconds
+    while (held := status(daemon)).get("queue_rows") != 0:
+        assert time.monotonic() < end, (held, daemon.log())
+        time.sleep(0.05)
+
+
+def as_sqlite(daemon, run, path):
+    """The run's file as it would be without a ClickHouse: what waits in its
+    queue is put where records are. All of it must wait."""
+    with (
+        sqlite3.connect(f"{daemon.data}/{run}.db") as source,
+        sqlite3.connect(path) as db,
+    ):
+        source.backup(db)
+        columns = [row[1] for row in db.execute("PRAGMA table_info(record)")]
+        names = ", ".join(columns)
+        db.execute(f"INSERT INTO record SELECT {names} FROM queue")
+        db.execute(
+            "INSERT INTO extra SELECT stream, seq, sampling, sampling_arg,"
+            " histogram FROM queue WHERE sampling IS NOT NULL"
+            " OR histogram IS NOT NULL"
+        )
+    source.close()
+    db.close()
+
+
+ODD = (
+    "`nan` = 3, pinf = 2, ninf = 1, max = NULL, min = NULL, absmin = NULL,"
+    " mean = NULL, std = NULL, l2 = NULL",
+    "dtype = 13, samples = x'0009005c0a00ff27', max = 9007199254740993,"
+    " min = -9223372036854775807 - 1, absmin = 7",
+    "mean = -0.0, std = 1e-310, l2 = 0.1, max = 1e300",
+    "hash = -2, labels = 1 << 22, sampling = 2, sampling_arg = -3",
+    "hash = NULL, samples = NULL, `nan` = NULL, pinf = NULL, ninf = NULL,"
+    " zero = NULL, subnormal = NULL",
+)
+
+
+def same(found, plain):
+    """What was said, line by line, so that a difference is seen."""
+    found, plain = found.stdout.splitlines(), plain.stdout.splitlines()
+    for a, b in zip(found, plain):
+        assert a == b, (a, b)
+    assert len(found) == len(plain)
+
+
+def make_odd(daemon, run):
+    """Puts what few trainings have into records that wait."""
+    with sqlite3.connect(f"{daemon.data}/{run}.db") as db:
+        for i, odd in enumerate(ODD):
+            db.execute(f"UPDATE queue SET {odd} WHERE id % 7 = {i}")
+    db.close()
+
+
+COMMANDS = (
+    ("runs",),
+    ("query", "*"),
+    ("query", "forward-Linear-1-2-output"),
+    ("query", "backward-*", "--rank", "1"),
+    ("query", "grad-*", "--iteration", "3"),
+    ("query", "forward-Linear-7-2"),
+    ("query", "*", "--limit", "7"),
+    ("sql", "SELECT * FROM v_record ORDER BY rank, seq"),
+    ("sql", "SELECT * FROM v_run"),
+    ("sql", "SELECT * FROM v_object"),
+    ("export",),
+    ("check", "same"),
+)
+
+
+def views_are_the_same(server, reference):
+    """What v_record of either says, as text; blobs and long labels aside."""
+    with sqlite3.connect(reference) as db:
+        head = [row[1] for row in db.execute("PRAGMA table_info(v_record)")]
+        names = [
+            f"`{n}`" for n in head
+            if n not in ("samples", "histogram", "hash", "sampling")
+        ]
+        sql = f"SELECT {', '.join(names)} FROM v_record ORDER BY rank, seq"
+        plain = db.execute(sql).fetchall()
+    db.close()
+    text = server.ask(
+        sql + " SETTINGS output_format_json_quote_64bit_integers = 0,"
+        " output_format_json_quote_denormals = 1 FORMAT JSONCompact",
+        "traced",
+    )
+    store = json.loads(text)["data"]
+    assert len(store) == len(plain)
+    for a, b in zip(store, plain):
+        for name, x, y in zip(names, a, b):
+            if isinstance(y, (int, float)):
+                x = float(x)
+                assert x == y or x == float(y), (name, x, y)
+            else:
+                assert x == ("" if y is None and x == "" else y), (name, x, y)
+
+
+def test_every_command_says_what_it_says_of_sqlite(keeper, server, folder):
+    python(SCRIPT, "same", 5, 0, folder=keeper.dir, ranks=2)
+    held = status(keeper)
+    assert held["queue_rows"] == held["records"] > 100
+    assert held["store_down"] == 1
+    make_odd(keeper, "same")
+    reference = f"{folder}/same.db"
+    as_sqlite(keeper, "same", reference)
+    server.start()
+    wait_empty(keeper)
+    keeper.stop()
+    for command in COMMANDS:
+        if command == ("check", "same"):
+            plain = tracectl("-o", "json", "check", reference)
+        else:
+            plain = tracectl("-d", reference, "-o", "json", *command)
+        store = tracectl("--store", server.url(), "-o", "json", *command)
+        assert store.returncode == plain.returncode, (command, store)
+        assert store.stdout == plain.stdout, command
+        assert store.stderr == plain.stderr, command
+    views_are_the_same(server, reference)
+    both = tracectl(
+        "--store", server.url(), "-o", "json", "compare", reference, "same"
+    )
+    assert both.returncode == 0, both
+
+
+def test_tables_and_views_hold_in_a_current_release(folder):
+    session = pytest.importorskip("chdb.session").Session(f"{folder}/chdb")
+    session.query("CREATE DATABASE traced")
+    session.query("USE traced")
+    for name in ("tables", "views"):
+        text = (TOP / f"proto/clickhouse/{name}.sql").read_text()
+        text = text.replace("$", "")
+        lines = [s for s in text.splitlines() if not s.startswith("--")]
+        for statement in "\n".join(lines).split(";"):
+            if statement.strip():
+                session.query(statement)
+    for view in ("v_record", "v_object", "v_run", "v_loss"):
+        assert str(session.query(f"SELECT count() FROM {view}")) == "0\n"
+    session.close()
+
+
+def rows(server):
+    """How many records, and how many different ones."""
+    text = server.ask("SELECT seq FROM record FINAL ORDER BY seq", "traced")
+    return [int(line) for line in text.split()]
+
+
+def test_the_server_is_killed_and_comes_back(keeper, server):
+    server.start()
+    training = Training(keeper.dir, "server", 60, 0.05)
+    for lines in (10, 30):
+        training.wait_lines(lines)
+        server.kill()
+        time.sleep(0.5)
+        server.start()
+    assert training.end() == ""
+    wait_empty(keeper)
+    found = rows(server)
+    assert whole(found) and len(found) == training.submitted
+
+
+def test_the_daemon_is_killed_and_comes_back(keeper, server):
+    server.start()
+    training = Training(keeper.dir, "daemon", 60, 0.05)
+    for lines in (5, 15, 25, 35):
+        training.wait_lines(lines)
+        keeper.kill()
+        keeper.start()
+    assert training.end() == ""
+    keeper.wait(lambda: status(keeper)["clients"] == 0)
+    wait_empty(keeper)
+    found = rows(server)
+    assert whole(found) and len(found) == training.submitted
+    out = tracectl("--store", server.url(), "-o", "json", "runs").stdout
+    (run,) = [json.loads(line) for line in out.splitlines()]
+    assert (run["records"], run["losses"]) == (training.submitted, 0)
+    assert run["state"] == "ended"
+
+
+def test_a_server_that_stands_still_holds_up_nobody(keeper, server):
+    server.start()
+    training = Training(keeper.dir, "still", 60, 0.02)
+    training.wait_lines(5)
+    server.halt()
+    assert training.end() == ""
+    keeper.wait(lambda: status(keeper)["store_down"] == 1)
+    held = status(keeper)
+    assert held["records"] == training.submitted
+    assert held["queue_rows"] > 0
+    assert "the store takes nothing for" in held["problem"]
+    server.go_on()
+    wait_empty(keeper)
+    keeper.wait(lambda: status(keeper)["store_down"] == 0)
+    found = rows(server)
+    assert whole(found) and len(found) == training.submitted
+
+
+def test_a_server_that_only_reads_is_told_and_gets_all_later(keeper, server):
+    server.start(profile="reader")
+    training = Training(keeper.dir, "reader", 10, 0)
+    assert training.end() == ""
+    keeper.wait(lambda: status(keeper)["store_down"] == 1)
+    held = status(keeper)
+    assert held["queue_rows"] == training.submitted
+    assert "its error 164" in held["problem"]
+    server.kill()
+    server.start()
+    wait_empty(keeper)
+    found = rows(server)
+    assert whole(found) and len(found) == training.submitted
+
+
+def test_refused_rows_are_kept_with_the_reason(keeper, server):
+    server.start()
+    assert Training(keeper.dir, "before", 2, 0).end() == ""
+    wait_empty(keeper)
+    server.ask(
+        "CREATE MATERIALIZED VIEW picky ENGINE = Null AS"
+        " SELECT throwIf(seq % 50 = 7) AS x FROM record",
+        "traced",
+    )
+    training = Training(keeper.dir, "picky", 20, 0)
+    assert training.end() == ""
+    wait_empty(keeper)
+    wanted = [s for s in range(1, training.submitted + 1) if s % 50 == 7]
+    keeper.wait(
+        lambda: status(keeper)["forward_refused"] == len(wanted) > 3
+    )
+    assert "refused" in status(keeper)["problem"]
+    keeper.stop()
+    with sqlite3.connect(f"{keeper.data}/picky.db") as db:
+        kept = db.execute("SELECT seq, reason FROM refused ORDER BY seq")
+        kept = kept.fetchall()
+        assert db.execute("SELECT count(*) FROM queue").fetchone() == (0,)
+    db.close()
+    assert [seq for seq, _ in kept] == wanted
+    assert all("(code 395)" in reason for _, reason in kept)
+    # the engine may have half of what it refused; of the rest, all once
+    text = server.ask(
+        "SELECT seq FROM record FINAL WHERE run = 'picky'"
+        " AND seq % 50 != 7 ORDER BY seq",
+        "traced",
+    )
+    rest = [s for s in range(1, training.submitted + 1) if s % 50 != 7]
+    assert [int(line) for line in text.split()] == rest
+
+
+def test_a_full_queue_makes_clients_keep_their_records(folder, server):
+    path = f"{folder}/tracerd"
+    os.mkdir(path, 0o700)
+    config = Path(folder, "config")
+    config.write_text(f"store = {server.url()}\nstore_queue_mb = 1\n")
+    with Daemon(path, "--config", str(config)) as keeper:
+        training = Training(keeper.dir, "full", 1500, 0)
+        keeper.wait(lambda: status(keeper)["queue_full"] == 1, 60)
+        assert "store_queue_mb is reached" in str(
+            keeper.tracectl("-o", "json", "status").stdout
+        )
+        server.start()
+        assert training.end() == ""
+        # what the client still had comes after a moment without any
+        keeper.wait(
+            lambda: status(keeper)["records"] == training.submitted, 60
+        )
+        wait_empty(keeper)
+        assert status(keeper)["queue_full"] == 0
+        assert status(keeper)["queue_fills"] >= 1
+        found = rows(server)
+        assert whole(found) and len(found) == training.submitted
+
+
+SHARD = (
+    "<shard><replica><host>127.0.0.1</host><port>{}</port></replica></shard>"
+)
+
+
+def test_two_nodes_store_into_two_shards(folder):
+    need("tracerd", "tracectl")
+    with (
+        contextlib.ExitStack() as running,
+        Server(f"{folder}/a") as a,
+        Server(f"{folder}/b") as b,
+    ):
+        shards = SHARD.format(a.tcp_port) + SHARD.format(b.tcp_port)
+        a.clusters = b.clusters = f"<both>{shards}</both>"
+        daemons, references = [], []
+        for rank, server in enumerate((a, b)):
+            path = f"{folder}/node{rank}"
+            os.mkdir(path, 0o700)
+            url = server.url(tail="?cluster=both")
+            node = running.enter_context(Daemon(path, "--store", url))
+            daemons.append(node)
+            env = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0}
+            python(SCRIPT, "shards", 4, 0, folder=path, **env)
+            references.append(f"{folder}/{rank}.db")
+            as_sqlite(daemons[rank], "shards", references[rank])
+        a.start()
+        b.start()
+        for d in daemons:
+            wait_empty(d)
+            d.stop()
+        for server in (a, b):
+            local = server.ask(
+                "SELECT DISTINCT rank FROM record_local", "traced"
+            )
+            assert len(local.split()) == 1
+            store = ("--store", server.url(), "-o", "json")
+            for rank, reference in enumerate(references):
+                plain = tracectl("-d", reference, "-o", "json", "query", "*")
+                found = tracectl(*store, "query", "*", "--rank", rank)
+                assert plain.returncode == 0, plain
+                same(found, plain)
+            (run,) = tracectl(*store, "runs").stdout.splitlines()
+            assert json.loads(run)["ranks"] == 2

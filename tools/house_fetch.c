@@ -1,0 +1,558 @@
+/* Fetching runs from a ClickHouse into files. One thread.
+ *
+ * Numbers of objects are those of the node that stored them: the run's first
+ * node has its numbers, what differs gets free ones, so that records come in
+ * the order that the node gave them. */
+#include "tools/house_fetch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/place.h"
+#include "schema.h"
+#include "tools/house_rows.h"
+#include "tools/run_file.h"
+#include "tools/tracectl.h"
+
+enum { SQL_BYTES = 8192 };
+
+enum insert {
+    PUT_META,
+    PUT_STREAM,
+    PUT_LOSS,
+    PUT_OBJECT,
+    PUT_PATH,
+    PUT_SHAPE,
+    PUT_NOTE,
+    PUT_RECORD,
+    PUT_EXTRA,
+    INSERT_COUNT
+};
+
+/* An id that is taken by another gets a free one. */
+static const char *const insert_sql[INSERT_COUNT] = {
+    [PUT_META] = "INSERT OR IGNORE INTO meta VALUES(?, ?)",
+    [PUT_STREAM] =
+        "INSERT OR IGNORE INTO stream SELECT (SELECT CASE WHEN EXISTS(SELECT"
+        " 1 FROM stream WHERE id = ?1) THEN (SELECT max(id) + 1 FROM stream"
+        " WHERE id < (?1 | 4095)) ELSE ?1 END),"
+        "?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,0,?18,?19,"
+        "?20",
+    [PUT_LOSS] = "INSERT OR IGNORE INTO loss VALUES((SELECT id FROM stream"
+                 " WHERE epoch = ?1),?2,?3,?4,?5,?6,?7)",
+    [PUT_OBJECT] =
+        "INSERT OR IGNORE INTO object SELECT CASE WHEN EXISTS(SELECT 1 FROM"
+        " object WHERE id = ?1) THEN NULL ELSE ?1 END, ?2, ?3, ?4",
+    [PUT_PATH] = "INSERT OR IGNORE INTO path(text) VALUES(?)",
+    [PUT_SHAPE] = "INSERT OR IGNORE INTO shape(dims, n) VALUES(?, ?)",
+    [PUT_NOTE] = "INSERT OR IGNORE INTO note(text) VALUES(?)",
+    [PUT_RECORD] =
+        "INSERT OR IGNORE INTO record VALUES(?1, coalesce((SELECT id FROM"
+        " object WHERE class = ?2 AND instance = ?3 AND module = ?4), 0), ?5,"
+        " (SELECT id FROM stream WHERE epoch = ?6), ?7, ?8, ?9, ?10, ?11,"
+        " ?12, ?13, (SELECT id FROM note WHERE text = ?14), (SELECT id FROM"
+        " path WHERE text = ?15), ?16, (SELECT id FROM shape WHERE dims ="
+        " ?17), nullif(?18, (SELECT n FROM shape WHERE dims = ?17)),"
+        " ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30,"
+        " nullif(?31, x''), ?32)",
+    [PUT_EXTRA] = "INSERT OR IGNORE INTO extra VALUES((SELECT id FROM stream"
+                  " WHERE epoch = ?1), ?2, ?3, ?4, nullif(?5, x''))",
+};
+
+/* The file that is being filled. */
+struct filling {
+    char run[TRD_MAX_RUN + 1]; /* "": none */
+    sqlite3 *db;
+    sqlite3_stmt *insert[INSERT_COUNT];
+};
+
+struct fetch {
+    struct house_place place;
+    struct house *house;
+    struct filling to;
+    size_t heads;
+    int code; /* of the first thing that went wrong in a row */
+};
+
+/* ---- the directory, one for the program ---- */
+
+/* Kept until the end: a signal handler goes through it. */
+struct temp_file {
+    struct temp_file *next;
+    char path[];
+};
+
+static char temp_dir[1024];
+static struct temp_file *temp_files;
+
+static void remove_temp(void)
+{
+    for (struct temp_file *t = temp_files; t; t = t->next)
+        unlink(t->path);
+    if (*temp_dir)
+        rmdir(temp_dir);
+}
+
+static void on_signal(int number)
+{
+    remove_temp();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static int keep_path(const char *path)
+{
+    size_t n = strlen(path) + 1;
+    struct temp_file *t = malloc(sizeof *t + n);
+    if (!t)
+        return SQLITE_NOMEM;
+    memcpy(t->path, path, n);
+    t->next = temp_files;
+    temp_files = t;
+    return SQLITE_OK;
+}
+
+static int make_temp(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    const char *tmp = getenv("TMPDIR");
+    if (*temp_dir)
+        return 0;
+    snprintf(temp_dir, sizeof temp_dir, "%s/tracectl-XXXXXX",
+             tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(temp_dir)) {
+        int code = ctl_fail(CTL_FAILED, "cannot make '%s': %s", temp_dir,
+                            ctl_errno(errno));
+        *temp_dir = '\0';
+        return code;
+    }
+    atexit(remove_temp);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (signal(numbers[i], on_signal) == SIG_IGN)
+            signal(numbers[i], SIG_IGN);
+    return 0;
+}
+
+const char *fetch_dir(const struct fetch *f)
+{
+    (void)f;
+    return temp_dir;
+}
+
+const char *fetch_shown(const struct fetch *f)
+{
+    return f->place.shown;
+}
+
+const char *fetch_last(const struct fetch *f)
+{
+    return f->to.run;
+}
+
+/* ---- files ---- */
+
+static int failed(struct fetch *f)
+{
+    f->code = ctl_fail(CTL_FAILED, "cannot write into '%s': %s", temp_dir,
+                       f->to.db ? sqlite3_errmsg(f->to.db) : "out of memory");
+    return f->code;
+}
+
+static int done(struct fetch *f)
+{
+    struct filling *t = &f->to;
+    int bad = t->db && sqlite3_exec(t->db, "COMMIT", NULL, NULL, NULL);
+    if (bad)
+        failed(f);
+    for (int i = 0; i < INSERT_COUNT; i++) {
+        sqlite3_finalize(t->insert[i]);
+        t->insert[i] = NULL;
+    }
+    sqlite3_close(t->db);
+    t->db = NULL;
+    return f->code;
+}
+
+/* The file of the run, made where it is missing. */
+static int fill(struct fetch *f, const char *run)
+{
+    struct filling *t = &f->to;
+    char name[TRD_MAX_RUN + 4], *path;
+    int made, rc;
+    if (t->db && strcmp(t->run, run) == 0)
+        return 0;
+    if (done(f))
+        return f->code;
+    snprintf(t->run, sizeof t->run, "%s", run);
+    snprintf(name, sizeof name, "%s.db", run);
+    path = run_dir_join(temp_dir, name);
+    if (!path)
+        return failed(f);
+    made = access(path, F_OK) != 0;
+    rc = made ? keep_path(path) : SQLITE_OK;
+    if (rc == SQLITE_OK)
+        rc = sqlite3_open_v2(path, &t->db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
+                                 SQLITE_OPEN_NOMUTEX,
+                             NULL);
+    free(path);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(t->db,
+                          "PRAGMA journal_mode = MEMORY;"
+                          "PRAGMA synchronous = OFF; BEGIN",
+                          NULL, NULL, NULL);
+    if (rc == SQLITE_OK && made)
+        rc = sqlite3_exec(t->db, schema_sql, NULL, NULL, NULL);
+    for (int i = 0; rc == SQLITE_OK && i < INSERT_COUNT; i++)
+        rc = sqlite3_prepare_v2(t->db, insert_sql[i], -1, &t->insert[i],
+                                NULL);
+    return rc == SQLITE_OK ? 0 : failed(f);
+}
+
+static void bind_text(sqlite3_stmt *q, int i, const struct house_field *c)
+{
+    if (!c->null)
+        sqlite3_bind_text(q, i, c->s.text, (int)c->s.n, SQLITE_STATIC);
+}
+
+static void bind_blob(sqlite3_stmt *q, int i, const struct house_field *c)
+{
+    sqlite3_bind_blob(q, i, c->s.text, (int)c->s.n, SQLITE_STATIC);
+}
+
+static void bind_whole(sqlite3_stmt *q, int i, const struct house_field *c)
+{
+    if (!c->null)
+        sqlite3_bind_int64(q, i, house_whole(c));
+}
+
+static void bind_real(sqlite3_stmt *q, int i, const struct house_field *c)
+{
+    if (!c->null)
+        sqlite3_bind_double(q, i, house_real(c));
+}
+
+static int put(struct fetch *f, enum insert which)
+{
+    sqlite3_stmt *q = f->to.insert[which];
+    sqlite3_step(q);
+    int rc = sqlite3_reset(q);
+    sqlite3_clear_bindings(q);
+    return rc == SQLITE_OK ? 0 : failed(f);
+}
+
+/* ---- questions ---- */
+
+#ifdef __GNUC__
+__attribute__((format(printf, 3, 4)))
+#endif
+static int
+ask(struct fetch *f, house_row *row, const char *format, ...)
+{
+    char sql[SQL_BYTES];
+    struct house_rows rows = {.row = row, .to = f};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(sql, sizeof sql, format, args);
+    va_end(args);
+    f->code = 0;
+    enum house_result rc =
+        house_ask(f->house, sql, NULL, 0, house_rows_take, &rows);
+    house_rows_free(&rows);
+    if (f->code)
+        return f->code;
+    if (rows.bad)
+        return ctl_fail(CTL_FAILED, "the answer of '%s' is damaged",
+                        f->place.shown);
+    if (rc != HOUSE_OK)
+        return ctl_fail(CTL_FAILED, "'%s' does not answer: %s",
+                        f->place.shown, house_why(f->house));
+    return 0;
+}
+
+static int bad_row(struct fetch *f)
+{
+    f->code = ctl_fail(CTL_FAILED, "'%s' has rows of another form",
+                       f->place.shown);
+    return f->code;
+}
+
+/* ---- heads ---- */
+
+#define STREAM_COLUMNS                                                         \
+    "run, id, attempt, rank, epoch, world, pid, start_time, boot_id, host,"    \
+    " uid, client, real_ns, mono_ns, info, seq, iteration, last_ns, state,"    \
+    " block_ms, spool_bytes, job, store_id, created_ns, version"
+
+static int put_meta(struct fetch *f, const char *key,
+                    const struct house_field *c, int whole)
+{
+    sqlite3_stmt *q = f->to.insert[PUT_META];
+    sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+    if (whole)
+        bind_whole(q, 2, c);
+    else
+        bind_text(q, 2, c);
+    return put(f, PUT_META);
+}
+
+static int on_stream(void *to, const struct house_field *c, int n)
+{
+    enum { COLUMNS = 25, JOB = 21 };
+    static const char text[] = "siiiiiiissisiisiiisii";
+    struct fetch *f = to;
+    sqlite3_stmt *q;
+    if (n != COLUMNS || !place_run_ok(c[0].s.text, c[0].s.n))
+        return bad_row(f);
+    f->heads += strcmp(f->to.run, c[0].s.text) != 0;
+    if (fill(f, c[0].s.text))
+        return f->code;
+    q = f->to.insert[PUT_STREAM];
+    for (int i = 1; i < JOB; i++)
+        if (text[i] == 's')
+            bind_text(q, i, &c[i]);
+        else
+            bind_whole(q, i, &c[i]);
+    return put(f, PUT_STREAM) || put_meta(f, "name", &c[0], 0) ||
+           put_meta(f, "job", &c[JOB], 0) ||
+           put_meta(f, "store_id", &c[JOB + 1], 0) ||
+           put_meta(f, "created_ns", &c[JOB + 2], 1) ||
+           put_meta(f, "version", &c[JOB + 3], 0);
+}
+
+static int on_loss(void *to, const struct house_field *c, int n)
+{
+    enum { COLUMNS = 8 };
+    struct fetch *f = to;
+    if (n != COLUMNS || !place_run_ok(c[0].s.text, c[0].s.n))
+        return bad_row(f);
+    if (fill(f, c[0].s.text))
+        return f->code;
+    for (int i = 1; i < COLUMNS; i++)
+        if (i == 6)
+            bind_text(f->to.insert[PUT_LOSS], i, &c[i]);
+        else
+            bind_whole(f->to.insert[PUT_LOSS], i, &c[i]);
+    return put(f, PUT_LOSS);
+}
+
+int fetch_heads(struct fetch *f, const char *run, size_t *n)
+{
+    char which[TRD_MAX_RUN + 128] = "1";
+    int code;
+    if (run && *run && !place_run_ok(run, strlen(run)))
+        return ctl_fail(CTL_BAD,
+                        "'%s' cannot name a run: letters, digits, '.', "
+                        "'_' and '-' only",
+                        run);
+    if (run && *run)
+        snprintf(which, sizeof which, "run = '%s'", run);
+    else if (run)
+        snprintf(which, sizeof which,
+                 "run GLOBAL IN (SELECT run FROM stream GROUP BY run"
+                 " ORDER BY min(created_ns) DESC, run LIMIT 1)");
+    f->heads = 0;
+    f->to.run[0] = '\0';
+    code = ask(f, on_stream,
+               "SELECT " STREAM_COLUMNS " FROM stream FINAL WHERE %s"
+               " ORDER BY run, created_ns, id, epoch FORMAT TabSeparated",
+               which);
+    if (code == 0)
+        code = ask(f, on_loss,
+                   "SELECT run, epoch, seq, last, count, bytes, cause, t_ns"
+                   " FROM loss FINAL WHERE %s ORDER BY run, stream, seq"
+                   " FORMAT TabSeparated",
+                   which);
+    *n = f->heads;
+    int bad = done(f);
+    return code ? code : bad;
+}
+
+/* ---- records ---- */
+
+static int on_object(void *to, const struct house_field *c, int n)
+{
+    struct fetch *f = to;
+    sqlite3_stmt *q = f->to.insert[PUT_OBJECT];
+    if (n != 4)
+        return bad_row(f);
+    bind_whole(q, 1, &c[0]);
+    bind_text(q, 2, &c[1]);
+    bind_whole(q, 3, &c[2]);
+    bind_text(q, 4, &c[3]);
+    return put(f, PUT_OBJECT);
+}
+
+static int on_path(void *to, const struct house_field *c, int n)
+{
+    struct fetch *f = to;
+    if (n != 1)
+        return bad_row(f);
+    bind_text(f->to.insert[PUT_PATH], 1, &c[0]);
+    return put(f, PUT_PATH);
+}
+
+/* In the order of the parameters of PUT_RECORD; what extra has is last.
+ * nans: see tables.sql. */
+#define RECORD_COLUMNS                                                         \
+    "step, class, instance, module, pass, epoch, io, position, seq, t_ns,"     \
+    " iteration, microbatch, labels, note, path, dtype, shape, n,"             \
+    " nans, pinf, ninf, zero, subnormal, max, min, absmin, mean, std, l2,"     \
+    " hash, samples, given, max_int, min_int, absmin_int, sampling,"           \
+    " sampling_arg, histogram"
+
+enum {
+    AT_STEP,
+    AT_CLASS,
+    AT_MODULE = 3,
+    AT_EPOCH = 5,
+    AT_SEQ = 8,
+    AT_NOTE = 13,
+    AT_PATH,
+    AT_SHAPE = 16,
+    AT_N,
+    AT_MAX = 23,
+    AT_ABSMIN = 25,
+    AT_L2 = 28,
+    AT_SAMPLES = 30,
+    AT_GIVEN,
+    AT_MAX_INT,
+    AT_SAMPLING = 35,
+    AT_SAMPLING_ARG,
+    AT_HISTOGRAM,
+    AT_COUNT
+};
+
+/* The row's words; what is there already stays. */
+static int put_words(struct fetch *f, const struct house_field *c)
+{
+    int code = 0;
+    if (c[AT_NOTE].s.n) {
+        bind_text(f->to.insert[PUT_NOTE], 1, &c[AT_NOTE]);
+        code = put(f, PUT_NOTE);
+    }
+    bind_text(f->to.insert[PUT_PATH], 1, &c[AT_PATH]);
+    bind_text(f->to.insert[PUT_SHAPE], 1, &c[AT_SHAPE]);
+    bind_whole(f->to.insert[PUT_SHAPE], 2, &c[AT_N]);
+    return code || put(f, PUT_PATH) || put(f, PUT_SHAPE);
+}
+
+static int put_extra(struct fetch *f, const struct house_field *c)
+{
+    sqlite3_stmt *q = f->to.insert[PUT_EXTRA];
+    bind_whole(q, 1, &c[AT_EPOCH]);
+    bind_whole(q, 2, &c[AT_SEQ]);
+    if (house_whole(&c[AT_SAMPLING])) {
+        bind_whole(q, 3, &c[AT_SAMPLING]);
+        bind_whole(q, 4, &c[AT_SAMPLING_ARG]);
+    }
+    bind_blob(q, 5, &c[AT_HISTOGRAM]);
+    return put(f, PUT_EXTRA);
+}
+
+static int on_record(void *to, const struct house_field *c, int n)
+{
+    struct fetch *f = to;
+    sqlite3_stmt *q = f->to.insert[PUT_RECORD];
+    if (n != AT_COUNT)
+        return bad_row(f);
+    if (put_words(f, c))
+        return f->code;
+    for (int i = 0; i <= AT_GIVEN; i++) {
+        int whole = i - AT_MAX; /* its column of integers, from max on */
+        if (i == AT_CLASS || i == AT_MODULE || i == AT_NOTE ||
+            i == AT_PATH || i == AT_SHAPE)
+            bind_text(q, i + 1, &c[i]);
+        else if (i == AT_SAMPLES)
+            bind_blob(q, i + 1, &c[i]);
+        else if (i >= AT_MAX && i <= AT_ABSMIN && !c[AT_MAX_INT + whole].null)
+            bind_whole(q, i + 1, &c[AT_MAX_INT + whole]);
+        else if (i >= AT_MAX && i <= AT_L2)
+            bind_real(q, i + 1, &c[i]);
+        else
+            bind_whole(q, i + 1, &c[i]);
+    }
+    if (put(f, PUT_RECORD))
+        return f->code;
+    if (house_whole(&c[AT_SAMPLING]) || c[AT_HISTOGRAM].s.n)
+        return put_extra(f, c);
+    return 0;
+}
+
+static size_t also(char *sql, size_t n, const char *column, int64_t v)
+{
+    if (v < 0)
+        return n;
+    return n + (size_t)snprintf(sql + n, SQL_BYTES / 2 - n, " AND %s = %lld",
+                                column, (long long)v);
+}
+
+int fetch_records(struct fetch *f, const char *run, const struct query *q)
+{
+    char filter[SQL_BYTES / 2] = "";
+    size_t n = 0;
+    int code = fill(f, run);
+    if (q) {
+        n = also(filter, n, "rank", q->rank);
+        n = also(filter, n, "attempt", q->attempt);
+        n = also(filter, n, "iteration", q->iteration);
+        also(filter, n, "microbatch", q->microbatch);
+    }
+    if (code == 0)
+        code = ask(f, on_object,
+                   "SELECT DISTINCT object, class, instance, module FROM"
+                   " record WHERE run = '%s' AND object > 0 ORDER BY object,"
+                   " class, instance, module FORMAT TabSeparated",
+                   run);
+    if (code == 0)
+        code = ask(f, on_path,
+                   "SELECT DISTINCT path FROM record WHERE run = '%s'"
+                   " ORDER BY path FORMAT TabSeparated",
+                   run);
+    if (code == 0)
+        code = ask(f, on_record,
+                   "SELECT " RECORD_COLUMNS
+                   " FROM record WHERE run = '%s'%s FORMAT TabSeparated",
+                   run, filter);
+    int bad = done(f);
+    return code ? code : bad;
+}
+
+/* ---- opening ---- */
+
+int fetch_open(const char *url, struct fetch **out)
+{
+    char why[HOUSE_WHY_BYTES];
+    struct fetch *f = calloc(1, sizeof *f);
+    int code = 0;
+    if (!f)
+        return ctl_fail(CTL_FAILED, "out of memory");
+    const struct house_options o = {.place = &f->place};
+    if (house_place_read(url, &f->place, why))
+        code = ctl_fail(CTL_BAD, "--store: %s", why);
+    else if (house_open(&o, &f->house, why))
+        code = ctl_fail(CTL_FAILED, "--store: %s", why);
+    else
+        code = make_temp();
+    if (code) {
+        fetch_close(f);
+        return code;
+    }
+    *out = f;
+    return 0;
+}
+
+void fetch_close(struct fetch *f)
+{
+    if (!f)
+        return;
+    (void)done(f);
+    house_close(f->house);
+    free(f);
+}
