@@ -536,6 +536,22 @@ def test_odd_class_names_are_found_again(here):
         ]
 
 
+def test_keys_that_no_database_takes(here):
+    """A NUL and half of a surrogate pair are written out."""
+
+    class Odd(nn.Module):
+        def forward(self, x):
+            return {"a\0b": x * 2, "\ud800": x * 3}
+
+    with tracerd.attach(m := Odd(), run="keys") as t:
+        m(torch.ones(1, 2))
+        assert t.flush()
+    found = here.query("keys", "forward-Odd-1-1-output*")
+    assert sorted((r.path, r.absmax) for r in found) == [
+        (r"\ud800", 3.0), (r"a\0b", 2.0)
+    ]
+
+
 def test_stored_records_have_every_field(here):
     x = torch.tensor([[1.0, float("nan"), float("inf")]])
     with tracerd.attach(m := Named(), run="fields") as t:

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import warnings
 from multiprocessing.reduction import ForkingPickler
 
@@ -306,6 +307,27 @@ def test_closed_in_any_order(look):
         return [s for s in found if isinstance(s, dict)]
 
     assert [hooks_only(b) for b in before] == [hooks_only(a) for a in after]
+
+
+def test_closed_while_another_thread_is_in_backward(look):
+    """What torch keeps for the hooks of a parameter stays: it may be in
+    use."""
+    model, optimizer = build(hooked=False)
+    weight = model.first.weight
+    assert weight._backward_hooks is None
+    inside, closed = threading.Event(), threading.Event()
+    with look.trace(model, optimizer, passes="local") as t:
+        hooks = weight._backward_hooks
+        assert len(hooks) == 1
+        out = model(torch.ones(3, 2))
+        out.register_hook(lambda g: inside.set() or closed.wait(60) and None)
+        thread = threading.Thread(target=out.sum().backward)
+        thread.start()
+        assert inside.wait(60)
+    closed.set()
+    thread.join()
+    assert weight._backward_hooks is hooks and not hooks
+    assert weight.grad is not None and t.records == []
 
 
 def test_the_user_takes_all_hooks_away(look):

@@ -254,6 +254,22 @@ def test_the_state_after_the_step(recorded, make, names):
         assert r.samples == state.flatten()[:2].tolist()
 
 
+def test_a_state_that_is_no_dict_is_left_out(recorded):
+    class Own(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        def step(self):
+            self.state[model.weight] = [torch.ones(1)]
+            self.state[model.bias] = {"sum": torch.ones(1)}
+
+    model = nn.Linear(2, 1)
+    optimizer = Own(model.parameters())
+    with tracerd.attach(model, optimizer, passes="optim"):
+        optimizer.step()
+    assert [(r.path, r.samples) for r in recorded] == [("bias.sum", [1.0])]
+
+
 def test_the_state_of_flat_pieces_is_named_by_place(recorded):
     model = nn.Linear(2, 1)
     flat = nn.Parameter(torch.zeros(3))

@@ -266,3 +266,17 @@ def test_a_model_with_local_hooks_is_saved_and_copied_without(recorded):
         for m in (model, other, kept):
             m(torch.ones(1, 2)).sum().backward()
     assert len(recorded) == 2  # weight and bias of the first one
+
+
+def test_local_gradients_of_lazy_modules(recorded):
+    """They are hooked when the first pass has given them a shape."""
+    model = nn.Sequential(
+        nn.LazyLinear(2, bias=False), nn.Linear(2, 1, bias=False)
+    )
+    with tracerd.attach(model, passes="local") as t:
+        for _ in range(2):
+            model(torch.ones(1, 3)).sum().backward()
+            t.step()
+    assert [(r.iteration, r.path) for r in recorded] == [
+        (1, "1.weight"), (2, "1.weight"), (2, "0.weight"),
+    ]

@@ -235,7 +235,7 @@ class Recorder(_tracerd.Recorder):
         try:
             site = self.client.site(
                 slot >> 2, slot & 3, at, thing.number, thing.class_name,
-                thing.path, path,
+                _writable(thing.path), _writable(path),
             )
         except ValueError as error:
             # site 0 is refused by record(), which counts each loss
@@ -313,6 +313,12 @@ ROUTE_ALL = False
 def _read_none(sites, *args):
     """In the place of record() and record_all(): reads no tensor."""
     return list(range(len(sites))) if isinstance(sites, list) else False
+
+
+def _writable(text):
+    """A path as text that can be stored: keys may be any strings."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text.replace("\0", "\\0")
 
 
 def _of_shapes():

@@ -16,7 +16,7 @@ def states_of(optimizer, owners):
     for g, group in enumerate(optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
             state = optimizer.state.get(parameter)
-            if not state:
+            if not isinstance(state, dict):
                 continue
             path, thing = owners.get(id(parameter), (f"{g}.{i}", None))
             if thing is not None and not thing.wanted:

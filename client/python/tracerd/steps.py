@@ -9,6 +9,7 @@ import sys
 import weakref
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -124,7 +125,6 @@ class Steps:
                 register_optimizer_step_post_hook(self.after),
             ]
         self._hooks = []  # on parameters
-        self._bare = []  # on those that had none, nor a place for one
         scalers.watch(self)
         tree.before_pass = self.before_pass
         self._hook_parameters()
@@ -132,19 +132,19 @@ class Steps:
     def _hook_parameters(self):
         if "local" not in self.passes:
             return
-        for handles in (self._hooks, self._bare):
-            handles[:] = [h for h in handles if h.hooks_dict_ref() is not None]
+        self._hooks = [
+            h for h in self._hooks if h.hooks_dict_ref() is not None
+        ]
         for path, thing, parameter in self.parameters():
             if not thing.wanted or not parameter.requires_grad:
                 continue
+            if is_lazy(parameter):
+                self._turns = -1  # looked at again until it has a shape
+                continue
             hook = self._hook_on(parameter)
             if hook is None:
-                bare = parameter._backward_hooks is None
                 hook = LocalHook(self.recorder, thing, path)
-                handle = parameter.register_hook(hook)
-                # of the parameter there may be no weak reference: it is not
-                # to be swapped then
-                (self._bare if bare else self._hooks).append(handle)
+                self._hooks.append(parameter.register_hook(hook))
             hook.thing, hook.path = thing, path  # its module may have moved
 
     def _hook_on(self, parameter):
@@ -419,14 +419,11 @@ class Steps:
 
     def close(self):
         scalers.unwatch(self)
-        for handle in self._handles + self._hooks + self._bare:
+        # The empty dict of a parameter stays: with None torch would free what
+        # the backward pass of another thread may be looking at.
+        for handle in self._handles + self._hooks:
             handle.remove()
-        bare = {id(h.hooks_dict_ref()) for h in self._bare}
-        self._handles, self._hooks, self._bare = [], [], []
-        for _, _, parameter in self.parameters() if bare else ():
-            hooks = parameter._backward_hooks
-            if hooks is not None and not hooks and id(hooks) in bare:
-                parameter._backward_hooks = None  # as before the first hook
+        self._handles, self._hooks = [], []
 
 
 def _held(optimizer):
