@@ -38,6 +38,9 @@ enum {
 
 void wal_keep(sqlite3 *db, bool keep)
 {
+    /* a connection that there was no memory for */
+    if (!db)
+        return;
     sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, (int)keep, NULL);
 }
 
