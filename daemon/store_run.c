@@ -581,9 +581,23 @@ int run_check_file(struct run *r)
     return was_cut(r, st.st_size) ? SQLITE_CORRUPT : SQLITE_OK;
 }
 
+/* One read that fails can leave SQLite with pages that do not fit together in
+ * a file that is whole: it must be found so twice, by two connections. */
+static bool is_damaged_again(struct run *r, int code)
+{
+    struct store *s = r->store;
+    bool again = s->suspect_dev == r->dev && s->suspect_ino == r->ino;
+    if (!file_is_damage(code))
+        return false;
+    s->suspect_dev = r->dev;
+    s->suspect_ino = r->ino;
+    return again;
+}
+
 void run_fail(struct run *r, int code, const char *what)
 {
     char path[PATH_MAX];
+    bool damaged = is_damaged_again(r, code);
     snprintf(path, sizeof path, "%s", r->path);
     atomic_fetch_add(&r->store->counters.failures, 1);
     log_error("store",
@@ -600,9 +614,9 @@ void run_fail(struct run *r, int code, const char *what)
         sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
     if ((code & 0xff) == SQLITE_IOERR) /* it may be that of a sync */
         wal_keep(r->db, true);
-    if (code != SQLITE_READONLY_DBMOVED && !file_is_damage(code))
+    if (code != SQLITE_READONLY_DBMOVED && !damaged)
         leftover_add(r->store, strrchr(path, '/') + 1, true);
     run_close(r);
-    if (file_is_damage(code))
+    if (damaged)
         file_put_aside(path);
 }

@@ -501,6 +501,8 @@ static void commit_run(struct run *r)
         run_fail(r, rc, "commit");
         return;
     }
+    if (r->store->suspect_dev == r->dev && r->store->suspect_ino == r->ino)
+        r->store->suspect_ino = 0;
     committed(r, rows);
     queue_committed(r);
     rc = wal_committed(r);

@@ -134,6 +134,8 @@ struct store {
     uint64_t queue_limit;    /* bytes */
     struct leftover *leftover; /* not looked at yet */
     size_t leftover_n;
+    dev_t suspect_dev; /* of the file that was damaged when last read */
+    ino_t suspect_ino;
     uint64_t wal_limit;    /* WAL_LIMIT_BYTES */
     uint64_t wal_wait_ms;  /* WAL_WAIT_MS */
     uint64_t fresh_bytes;  /* of records, since the last commit */
