@@ -354,6 +354,21 @@ enum extra_column {
     EXTRA_HISTOGRAM
 };
 
+/* At three parameters in a row; histogram stays until the step. */
+static void bind_extra(sqlite3_stmt *q, int at, const struct wire_record *m,
+                       uint8_t histogram[HISTOGRAM_MAX_BYTES])
+{
+    if (m->stats.sampling) {
+        sqlite3_bind_int64(q, at, m->stats.sampling);
+        sqlite3_bind_int64(q, at + 1, (sqlite3_int64)m->stats.sampling_arg);
+    }
+    if (m->histogram.kind)
+        sqlite3_bind_blob(q, at + 2, histogram,
+                          (int)histogram_put(&m->histogram, m->dtype,
+                                             histogram),
+                          SQLITE_STATIC);
+}
+
 static int insert_extra(struct run *r, const struct pending *p,
                         const struct wire_record *m)
 {
@@ -363,16 +378,7 @@ static int insert_extra(struct run *r, const struct pending *p,
     sqlite3_clear_bindings(q);
     sqlite3_bind_int64(q, EXTRA_STREAM, p->stream);
     sqlite3_bind_int64(q, EXTRA_SEQ, p->seq);
-    if (m->stats.sampling) {
-        sqlite3_bind_int64(q, EXTRA_SAMPLING, m->stats.sampling);
-        sqlite3_bind_int64(q, EXTRA_SAMPLING_ARG,
-                           (sqlite3_int64)m->stats.sampling_arg);
-    }
-    if (m->histogram.kind)
-        sqlite3_bind_blob(q, EXTRA_HISTOGRAM, histogram,
-                          (int)histogram_put(&m->histogram, m->dtype,
-                                             histogram),
-                          SQLITE_STATIC);
+    bind_extra(q, EXTRA_SAMPLING, m, histogram);
     return run_step(r, SQL_EXTRA);
 }
 
@@ -385,16 +391,7 @@ static int insert_queue(struct run *r, const struct entry *e,
 
     sqlite3_bind_int64(q, COL_ID, ++r->queue_id);
     sqlite3_bind_int64(q, COL_TOTAL, r->queue_total += e->len);
-    if (m->stats.sampling) {
-        sqlite3_bind_int64(q, COL_SAMPLING, m->stats.sampling);
-        sqlite3_bind_int64(q, COL_SAMPLING_ARG,
-                           (sqlite3_int64)m->stats.sampling_arg);
-    }
-    if (m->histogram.kind)
-        sqlite3_bind_blob(q, COL_HISTOGRAM, histogram,
-                          (int)histogram_put(&m->histogram, m->dtype,
-                                             histogram),
-                          SQLITE_STATIC);
+    bind_extra(q, COL_SAMPLING, m, histogram);
     return run_step(r, SQL_QUEUE);
 }
 
