@@ -330,6 +330,19 @@ def test_closed_while_another_thread_is_in_backward(look):
     assert weight.grad is not None and t.records == []
 
 
+def test_closed_by_a_hook_of_the_backward_pass(look):
+    """As above, with no thread but one."""
+    model, optimizer = build(hooked=False)
+    weight = model.first.weight
+    with look.trace(model, optimizer, passes="local") as t:
+        hooks = weight._backward_hooks
+        out = model(torch.ones(3, 2))
+        out.register_hook(lambda g: t.close())
+        out.sum().backward()
+    assert weight._backward_hooks is hooks and not hooks
+    assert weight.grad is not None and t.records == []
+
+
 def test_the_user_takes_all_hooks_away(look):
     """Then nothing is recorded any more, and close() says nothing."""
     model, optimizer = build(hooked=False)

@@ -125,6 +125,7 @@ class Steps:
                 register_optimizer_step_post_hook(self.after),
             ]
         self._hooks = []  # on parameters
+        self._bare = []  # on those that had none, nor a place for one
         scalers.watch(self)
         tree.before_pass = self.before_pass
         self._hook_parameters()
@@ -132,9 +133,8 @@ class Steps:
     def _hook_parameters(self):
         if "local" not in self.passes:
             return
-        self._hooks = [
-            h for h in self._hooks if h.hooks_dict_ref() is not None
-        ]
+        for handles in (self._hooks, self._bare):
+            handles[:] = [h for h in handles if h.hooks_dict_ref() is not None]
         for path, thing, parameter in self.parameters():
             if not thing.wanted or not parameter.requires_grad:
                 continue
@@ -144,7 +144,11 @@ class Steps:
             hook = self._hook_on(parameter)
             if hook is None:
                 hook = LocalHook(self.recorder, thing, path)
-                self._hooks.append(parameter.register_hook(hook))
+                bare = parameter._backward_hooks is None
+                handle = parameter.register_hook(hook)
+                # of the parameter there may be no weak reference: it is not
+                # to be swapped then
+                (self._bare if bare else self._hooks).append(handle)
             hook.thing, hook.path = thing, path  # its module may have moved
 
     def _hook_on(self, parameter):
@@ -419,11 +423,24 @@ class Steps:
 
     def close(self):
         scalers.unwatch(self)
-        # The empty dict of a parameter stays: with None torch would free what
-        # the backward pass of another thread may be looking at.
-        for handle in self._handles + self._hooks:
+        for handle in self._handles + self._hooks + self._bare:
             handle.remove()
-        self._handles, self._hooks = [], []
+        bare = {id(h.hooks_dict_ref()) for h in self._bare}
+        self._handles, self._hooks, self._bare = [], [], []
+        # Where a backward pass may be under way the empty dict stays: with
+        # None torch would free what that pass is looking at.
+        if not bare or not _alone():
+            return
+        for _, _, parameter in self.parameters():
+            hooks = parameter._backward_hooks
+            if hooks is not None and not hooks and id(hooks) in bare:
+                parameter._backward_hooks = None  # as before the first hook
+
+
+def _alone():
+    """Whether no thread of Python's, this one neither, can be in a backward
+    pass."""
+    return len(sys._current_frames()) == 1 and graph_task() == -1
 
 
 def _held(optimizer):
