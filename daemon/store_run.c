@@ -313,15 +313,40 @@ static int add_policy(struct run *r)
                         NULL, NULL, NULL);
 }
 
+static int has(struct run *r, const char *name, int64_t *there)
+{
+    char sql[96];
+    snprintf(sql, sizeof sql,
+             "SELECT count(*) FROM sqlite_master WHERE name = '%s'", name);
+    return get_int(r->db, sql, there);
+}
+
+static int add_pruned(struct run *r)
+{
+    int64_t there = 1;
+    int rc = has(r, "pruned", &there);
+    return rc != SQLITE_OK || there ? rc
+                                    : exec_part(r, "", "CREATE TABLE pruned(");
+}
+
+/* What lets a planner find an object's history. */
+static int add_plans(struct run *r)
+{
+    int rc = exec_part(r, "", "CREATE INDEX object_module");
+    if (rc == SQLITE_OK)
+        rc = exec_part(r, "", "ANALYZE");
+    if (rc == SQLITE_OK)
+        rc = exec_part(r, "DELETE FROM sqlite_stat1 WHERE tbl = 'record';",
+                       "INSERT INTO sqlite_stat1");
+    return rc;
+}
+
 /* What this version's runs have and older ones of the same format have not.
  * What came last tells whether all of it is there. */
 static int renew(struct run *r)
 {
     int64_t renewed = 1;
-    int rc = get_int(r->db,
-                     "SELECT count(*) FROM sqlite_master "
-                     "WHERE name = 'v_pruned'",
-                     &renewed);
+    int rc = has(r, "object_module", &renewed);
     if (rc != SQLITE_OK || renewed)
         return rc;
     rc = sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
@@ -332,9 +357,11 @@ static int renew(struct run *r)
                           "INSERT OR IGNORE INTO pass VALUES(6,'optim')", NULL,
                           NULL, NULL);
     if (rc == SQLITE_OK)
-        rc = exec_part(r, "", "CREATE TABLE pruned(");
+        rc = add_pruned(r);
     if (rc == SQLITE_OK)
         rc = renew_views(r);
+    if (rc == SQLITE_OK)
+        rc = add_plans(r);
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL);
     if (rc != SQLITE_OK)

@@ -7,8 +7,12 @@
  *   bench_client ingest    records/s from socket to committed row of 1, 4 and
  *                          8 clients, as a ratio to raw sorted inserts into
  *                          the same table; bytes a record; daemon's memory
+ *   bench_client write DIR RANKS OBJECTS STEPS
+ *                          records of such a run to the daemon of DIR, an
+ *                          input and an output of each object and step; for
+ *                          bench_scale.py
  *
- * Prints figures; judges nothing but growth. All but submit need
+ * Prints figures; judges nothing but growth. submit and write need no
  * TRD_TRACERD. */
 #include <dirent.h>
 #include <fcntl.h>
@@ -54,12 +58,14 @@ struct source {
 
 static const int64_t shape[3] = {16, 12, 4096};
 static uint16_t halves[4096];
+static uint32_t patience_ms; /* of a submit where the journal is full */
 
 static void open_rank(struct source *s, const char *dir,
                       uint64_t journal_bytes, uint32_t rank, uint32_t world)
 {
     struct trd_client_options o;
     trd_client_options_init(&o);
+    o.block_ms = patience_ms;
     o.dir = dir;
     o.run = "bench";
     o.job = "bench";
@@ -539,6 +545,58 @@ static void bench_ingest(void)
         ingest_of(worlds[i]);
 }
 
+/* ---- write ---- */
+
+static void write_rank(const char *dir, uint32_t rank, uint32_t world,
+                       uint32_t objects, uint64_t steps)
+{
+    static struct source s;
+    open_rank(&s, dir, LATENCY_JOURNAL, rank, world);
+    const double mean = s.stats.mean;
+    for (uint64_t step = 1; step <= steps; step++)
+        for (uint32_t i = 0; i < 2 * objects; i++) {
+            struct trd_when when = {
+                .step = step, .iteration = step, .microbatch = 1};
+            /* an input is the output before it */
+            uint64_t value = step * 2 * OBJECTS + (i + 1) / 2;
+            s.stats.hash = value * UINT64_C(0x9e3779b97f4a7c15);
+            s.stats.mean = mean + (double)(value % 1009) * 1e-3;
+            if (trd_submit(s.client, s.site[i], &when, &s.tensor, &s.stats,
+                           s.samples))
+                die("a record was dropped");
+        }
+    if (trd_flush(s.client, 120000))
+        die("the daemon did not commit in time");
+    trd_client_close(s.client);
+}
+
+static uint64_t number(const char *text, uint64_t most)
+{
+    char *end;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (*end || !n || n > most)
+        die("a number is not as it should be");
+    return n;
+}
+
+static void bench_write(char **of)
+{
+    const uint32_t ranks = (uint32_t)number(of[1], 64);
+    const uint32_t objects = (uint32_t)number(of[2], OBJECTS);
+    const uint64_t steps = number(of[3], UINT32_MAX);
+    int status, bad = 0;
+    patience_ms = 60000;
+    for (uint32_t i = 0; i < ranks; i++)
+        if (!fork()) {
+            write_rank(of[0], i, ranks, objects, steps);
+            _exit(0);
+        }
+    for (uint32_t i = 0; i < ranks; i++)
+        bad |= wait(&status) < 0 || status;
+    if (bad)
+        die("a client failed");
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "submit"))
@@ -549,7 +607,10 @@ int main(int argc, char **argv)
         bench_latency();
     else if (argc == 2 && !strcmp(argv[1], "memory"))
         bench_memory();
+    else if (argc == 6 && !strcmp(argv[1], "write"))
+        bench_write(argv + 2);
     else
-        die("usage: bench_client submit|latency|memory|ingest");
+        die("usage: bench_client submit|latency|memory|ingest\n"
+            "       bench_client write DIR RANKS OBJECTS STEPS");
     return 0;
 }

@@ -64,7 +64,8 @@ static void make_old(void)
     rig_close(&ingest.c);
     rig_stop(&ingest.rig);
     sql("DROP VIEW v_pruned; DROP VIEW v_run; DROP TABLE pruned;"
-        "DROP VIEW v_record;"
+        "DROP VIEW v_record; DROP INDEX object_module;"
+        "DROP TABLE sqlite_stat1;"
         "CREATE VIEW v_run AS SELECT id AS stream FROM stream;"
         "CREATE VIEW v_record AS SELECT seq, printf('%016x', hash) AS hash,"
         " max(max, -min) AS absmax FROM record;"
@@ -92,6 +93,7 @@ static void goes_on(void)
                                        "IS NULL"), 2);
     assert_int_equal(ingest_ask("run", "SELECT seq FROM v_record WHERE absmax"
                                        " IS NULL"), 3);
+    assert_int_equal(ingest_ask("run", "SELECT count(*) FROM sqlite_stat1"), 1);
 }
 
 static void is_as_it_was(void)

@@ -576,6 +576,7 @@ static void make_old(void)
              "PRAGMA legacy_alter_table = ON; DROP VIEW v_run;"
              "DROP VIEW v_sample; DROP VIEW sample_part;"
              "DROP VIEW v_pruned; DROP TABLE pruned; DROP VIEW v_record;"
+             "DROP INDEX object_module; DROP TABLE sqlite_stat1;"
              "CREATE VIEW v_record AS SELECT seq FROM record WHERE 0;"
              "DELETE FROM pass WHERE name = 'optim';"
              "CREATE VIEW v_sample AS SELECT seq AS value FROM record;"
