@@ -133,6 +133,20 @@ def test_no_daemon_at_all(monkeypatch, tmp_path, fresh):
     assert len(told) == 1 and "no daemon answers" in told[0]
 
 
+def test_a_directory_that_is_open_to_others_keeps_no_records(
+    monkeypatch, tmp_path, fresh
+):
+    monkeypatch.setenv("TRACERD_DIR", str(tmp_path))
+    tmp_path.chmod(0o755)
+    figures, told = trained(
+        lambda m, o: tracerd.attach(m, o, run="trouble")
+    )
+    assert same_bits(figures)
+    assert len(told) == 1 and f"chmod 700 '{tmp_path}'" in told[0]
+    assert "are lost" in told[0] and "journal" not in told[0]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_daemon_that_is_killed(folder, monkeypatch, fresh):
     monkeypatch.setenv("TRACERD_DIR", folder)
     traces = []

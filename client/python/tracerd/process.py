@@ -5,6 +5,7 @@ import functools
 import math
 import os
 import signal
+import stat
 import sys
 import time
 import warnings
@@ -49,6 +50,20 @@ def failed(recorder, error, lost=1):
     if of_a_signal(error):
         raise error
     recorder.failed(error, lost)
+
+
+def _is_private(path):
+    """Whether it is a directory of ours that nobody else may enter, or not
+    there yet."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return True
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and not found.st_mode & 0o077
+    )
 
 
 def of_a_signal(error):
@@ -139,6 +154,14 @@ class Connection:
         where = os.environ.get("TRACERD_DIR")
         start = f"tracerd --dir {where}" if where else "tracerd"
         why = counters["last_error"]
+        if where and not _is_private(where):
+            # nor is there a journal in it: no daemon can take that later
+            warn(
+                f"'{where}' must be a directory of this user alone: chmod "
+                f"700 '{where}', then {start}. Training goes on, and its "
+                "records are lost when it ends"
+            )
+            return
         if why == _tracerd.REFUSED:
             what, then = why, "for `tracectl import`"
         else:
