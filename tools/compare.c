@@ -21,6 +21,7 @@ struct compare {
     size_t objects_a, objects_b;
     uint64_t b_read;
     bool trial;      /* the first step only, of which nothing is judged */
+    bool names;      /* parameters beside a log, and nothing else */
     uint64_t sizes;  /* that differ there */
 };
 
@@ -92,6 +93,12 @@ static int by_key_and_time(const void *x, const void *y)
     return d ? d : compare_numbers(a->row.seq, b->row.seq);
 }
 
+static bool is_left_out(const struct compare *c, const struct scan_row *r)
+{
+    return walk_leaves_out(&c->w, r) ||
+           (walk_is_apart(&c->w, r) && !c->names);
+}
+
 /* Reads the rows of (step, object) at which the scan stands. */
 static int read_group(struct compare *c, struct walk_side *s, int64_t step,
                       int64_t object)
@@ -106,11 +113,11 @@ static int read_group(struct compare *c, struct walk_side *s, int64_t step,
         c->b_read += s == &c->w.b;
         if (s == &c->w.a && walk_by_path(r->pass))
             path = align_path(c->w.align, path);
-        int code = walk_leaves_out(&c->w, r) ? 0 : walk_keep(s, r, path);
+        int code = is_left_out(c, r) ? 0 : walk_keep(s, r, path);
         if (code)
             return code;
         scan_next(s->scan, &r);
-        c->w.done++;
+        c->w.done += !c->names;
     }
     if (got < 0)
         return -got;
@@ -133,9 +140,22 @@ static int read_partner(struct compare *c, int64_t step, long object)
 
 /* ---- missing ---- */
 
+/* Dumps may have functions too, as objects whose class is their path. */
+static bool is_function(const struct scan *s, size_t object)
+{
+    size_t n;
+    const struct scan_object *o = scan_objects(s, &n);
+    return object < n && strchr(o[object].class_name, '.') &&
+           strcmp(o[object].class_name, o[object].module) == 0;
+}
+
 int walk_miss(struct walk_side *s, size_t object, const struct scan_row *r)
 {
     struct compare_missing *m = s->missing;
+    if (is_function(s->scan, object)) {
+        s->functions++;
+        return 0;
+    }
     s->only++;
     for (size_t n = 0; n < s->missing_n; n++) {
         /* mostly it is the last one again, or the one behind it */
@@ -198,7 +218,7 @@ static int miss_rest(struct compare *c)
             at = scan_index(c->w.b.scan, object);
             code = has_partner(c, r, at, &has);
         }
-        if (!code && !has && !walk_leaves_out(&c->w, r))
+        if (!code && !has && !is_left_out(c, r))
             code = walk_miss(&c->w.b, at, r);
     }
     return code ? code : got < 0 ? -got : 0;
@@ -230,15 +250,24 @@ static double scale_of(const struct walk_side *s, const struct scan_row *grad)
                                               : g * sqrt(rows);
 }
 
+/* Gradients of an input that are not the same thing: a module's share and
+ * all that flows into the tensor; what a log has there is the gradient of the
+ * output once more. */
+static bool are_others(const struct scan_row *a, const struct scan_row *b)
+{
+    uint32_t own_a = a->labels & (TRD_L_EXACT | TRD_L_TOTAL);
+    uint32_t own_b = b->labels & (TRD_L_EXACT | TRD_L_TOTAL);
+    bool again = (a->labels ^ b->labels) & TRD_L_REPEATED;
+    return a->pass == TRD_BACKWARD && a->io == TRD_OUTPUT &&
+           (again || (own_a && own_b && own_a != own_b));
+}
+
 int walk_pair(struct walk *w, struct compare_pair *p,
               const struct scan_row *a, const struct scan_row *b,
               const struct diff_how *how)
 {
-    uint32_t own_a = a->labels & (TRD_L_EXACT | TRD_L_TOTAL);
-    uint32_t own_b = b->labels & (TRD_L_EXACT | TRD_L_TOTAL);
-    if (a->pass == TRD_BACKWARD && a->io == TRD_OUTPUT && own_a && own_b &&
-        own_a != own_b)
-        return 0; /* a module's share, and all that flows into the tensor */
+    if (are_others(a, b))
+        return 0;
     p->there = true;
     p->pass = a->pass;
     p->io = a->io;
@@ -261,6 +290,14 @@ int walk_pair(struct walk *w, struct compare_pair *p,
     return verdict_pair(w->verdict, p) ? 0 : no_memory();
 }
 
+size_t walk_object(const struct walk *w, const struct scan_row *a,
+                   const struct scan_row *b)
+{
+    size_t mine = scan_index(w->a.scan, a->object);
+    long back = align_back(w->align, scan_index(w->b.scan, b->object));
+    return mine < SIZE_MAX || back < 0 ? mine : (size_t)back;
+}
+
 static int pair(struct compare *c, struct walk_row *a, struct walk_row *b,
                 size_t object)
 {
@@ -271,40 +308,53 @@ static int pair(struct compare *c, struct walk_row *a, struct walk_row *b,
         return 0;
     }
     p.stage = layout_stage(&c->w.a.layout, a->row.rank);
-    a->row.side.samples.text = c->w.a.arena + a->samples;
-    b->row.side.samples.text = c->w.b.arena + b->samples;
     if (a->row.pass == TRD_GRAD &&
         !(a->row.side.has & b->row.side.has & TRD_HAS_HASH &&
           a->row.side.hash == b->row.side.hash))
-        how.scale = scale_of(&c->w.a, &a->row);
+        how.scale = c->names ? fmax(a->scale, b->scale)
+                             : scale_of(&c->w.a, &a->row);
     return walk_pair(&c->w, &p, &a->row, &b->row, &how);
 }
 
-static int miss(const struct compare *c, struct walk_side *s, size_t object,
-                size_t i)
+static int miss(const struct compare *c, struct walk_side *s,
+                const struct scan_row *r)
 {
-    return c->trial ? 0 : walk_miss(s, object, &s->row[i].row);
+    return c->trial ? 0 : walk_miss(s, scan_index(s->scan, r->object), r);
 }
 
-static int join(struct compare *c, size_t object, long partner)
+/* Pairs the rows of two sides, of the object unless they are of several. */
+static int join(struct compare *c, const struct walk_side *a,
+                const struct walk_side *b, size_t object)
 {
     size_t i = 0, j = 0;
-    size_t theirs = partner < 0 ? SIZE_MAX : (size_t)partner;
     int code = 0;
-    while (code == 0 && (i < c->w.a.n || j < c->w.b.n)) {
-        int d = i == c->w.a.n   ? 1
-                : j == c->w.b.n ? -1
-                              : by_key(&c->w.a.row[i], &c->w.b.row[j]);
-        if (d == 0)
-            code = pair(c, &c->w.a.row[i++], &c->w.b.row[j++], object);
-        else if (d < 0)
-            code = miss(c, &c->w.a, object, i++);
-        else
-            code = miss(c, &c->w.b, theirs, j++);
+    while (code == 0 && (i < a->n || j < b->n)) {
+        struct walk_row *x = a->row + i, *y = b->row + j;
+        int d = i == a->n ? 1 : j == b->n ? -1 : by_key(x, y);
+        i += d <= 0;
+        j += d >= 0;
+        if (d < 0) {
+            code = miss(c, &c->w.a, &x->row);
+        } else if (d > 0) {
+            code = miss(c, &c->w.b, &y->row);
+        } else {
+            x->row.side.samples.text = a->arena + x->samples;
+            y->row.side.samples.text = b->arena + y->samples;
+            code = pair(c, x, y, c->names ? walk_object(&c->w, &x->row,
+                                                        &y->row)
+                                          : object);
+        }
     }
     if (!c->trial)
         verdict_group(c->w.verdict);
     return code;
+}
+
+static void side_free(struct walk_side *s)
+{
+    layout_close(&s->layout);
+    free(s->row);
+    free(s->arena);
 }
 
 /* ---- the walk ---- */
@@ -353,18 +403,83 @@ static int walk(struct compare *c)
         if (code == 0 && (id == 0 || partner >= 0))
             code = read_partner(c, step, partner);
         if (code == 0)
-            code = join(c, object, partner);
+            code = join(c, &c->w.a, &c->w.b, object);
         if (!c->trial)
             walk_tell(&c->w);
     }
     return code || c->trial ? code : miss_rest(c);
 }
 
-static void side_free(struct walk_side *s)
+/* ---- parameters beside a log ---- */
+
+/* Has the run records of a log, which names no module? */
+static int is_log(struct scan *s, bool *log)
 {
-    layout_close(&s->layout);
-    free(s->row);
-    free(s->arena);
+    const struct scan_row *r;
+    int got = scan_peek(s, &r);
+    *log = *log || (got > 0 && r->side.dtype == TRD_TEXT);
+    return got < 0 ? -got : 0;
+}
+
+/* Adds to `to` what the step at which the scan stands has of parameters. */
+static int read_names(struct compare *c, struct walk_side *s,
+                      struct walk_side *to, int64_t step)
+{
+    const struct scan_row *r;
+    int got, code = 0;
+    while (!code && (got = scan_peek(s->scan, &r)) > 0 && r->step == step) {
+        code = read_group(c, s, step, r->object);
+        for (size_t i = 0; i < s->n && !code; i++) {
+            struct walk_row *row = &s->row[i];
+            if (!walk_is_apart(&c->w, &row->row))
+                continue;
+            row->row.side.samples.text = s->arena + row->samples;
+            code = walk_keep(to, &row->row, row->path);
+            if (!code)
+                to->row[to->n - 1].scale = scale_of(s, &row->row);
+        }
+    }
+    return !code && got < 0 ? -got : code;
+}
+
+/* The next step of either; INT64_MAX: there is none. */
+static int next_step(struct compare *c, int64_t *step)
+{
+    const struct scan_row *r;
+    int a = scan_peek(c->w.a.scan, &r), b;
+    *step = a > 0 ? r->step : INT64_MAX;
+    b = scan_peek(c->w.b.scan, &r);
+    if (b > 0 && r->step < *step)
+        *step = r->step;
+    return a < 0 ? -a : b < 0 ? -b : 0;
+}
+
+/* Step by step: memory is that of the parameters. */
+static int walk_names(struct compare *c)
+{
+    struct walk_side a = {.scan = c->w.a.scan}, b = {.scan = c->w.b.scan};
+    int64_t step = 0;
+    int code = scan_goto(a.scan, INT64_MIN, INT64_MIN);
+    if (!code)
+        code = scan_goto(b.scan, INT64_MIN, INT64_MIN);
+    c->names = true;
+    while (!code && step < INT64_MAX) {
+        a.n = a.arena_n = b.n = b.arena_n = 0;
+        code = next_step(c, &step);
+        if (!code && step < INT64_MAX)
+            code = read_names(c, &c->w.a, &a, step);
+        if (!code && step < INT64_MAX)
+            code = read_names(c, &c->w.b, &b, step);
+        if (a.n)
+            qsort(a.row, a.n, sizeof *a.row, by_key_and_time);
+        if (b.n)
+            qsort(b.row, b.n, sizeof *b.row, by_key_and_time);
+        if (!code)
+            code = join(c, &a, &b, SIZE_MAX);
+    }
+    side_free(&a);
+    side_free(&b);
+    return code;
 }
 
 static int walk_open(struct walk *w, size_t objects,
@@ -444,12 +559,20 @@ int compare_runs(struct scan *a, struct scan *b,
     c.object_b = scan_objects(b, &c.objects_b);
     code = walk_open(w, c.objects_a, noise);
     if (!code)
+        code = is_log(a, &w->log);
+    if (!code)
+        code = is_log(b, &w->log);
+    if (!code)
         code = find_way(&c);
     if (!code)
         code = w->layout.same ? walk(&c) : layout_walk(w);
+    if (!code && w->layout.same && w->log)
+        code = walk_names(&c);
     out->layout = w->layout;
     out->only_a = w->a.only;
     out->only_b = w->b.only;
+    out->functions_a = w->a.functions;
+    out->functions_b = w->b.functions;
     out->missing_a = w->a.missing;
     out->missing_b = w->b.missing;
     out->missing_a_n = w->a.missing_n;

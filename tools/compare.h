@@ -117,6 +117,8 @@ struct compare_result {
     char reason[COMPARE_REASON];   /* of the culprit, or of the verdict */
     uint64_t compared, equal, rounding, differ, blind;
     uint64_t only_a, only_b, shape, dtype, nan, nan_alike;
+    uint64_t functions_a, functions_b; /* records of functions that are in
+                                          one run only: no difference */
     double most;          /* the largest error that is a number */
     struct compare_pair ranked[COMPARE_RANKED]; /* worst first */
     size_t ranked_n;

@@ -118,6 +118,17 @@ static size_t find_entry(const struct entries *e, size_t object)
     return low;
 }
 
+/* Has the unit that row of the object's? Behind the last unit is what is of
+ * no object, and what is paired apart from objects. */
+static bool is_of_unit(const struct way *y, int side, size_t unit,
+                       size_t object, size_t rank, const struct scan_row *r)
+{
+    bool apart = walk_is_apart(y->w, r);
+    if (unit == units_n(y->units))
+        return apart || object == y->of[side].objects;
+    return !apart && units_of(y->units, side, object, rank) == unit;
+}
+
 static int read_object(struct way *y, int side, size_t unit, size_t object)
 {
     struct entries *e = &y->of[side];
@@ -137,8 +148,7 @@ static int read_object(struct way *y, int side, size_t unit, size_t object)
             int64_t path = -1;
             bool wanted = r->iteration == e->at[i].iteration &&
                           !walk_leaves_out(y->w, r) &&
-                          (object == n ||
-                           units_of(y->units, side, object, rank) == unit);
+                          is_of_unit(y, side, unit, object, rank, r);
             y->w->text = y->w->text || r->side.has & TRD_IS_GIVEN;
             if (wanted && walk_by_path(r->pass)) {
                 path = units_path(y->units, side, r->path, rank);
@@ -274,14 +284,16 @@ static int number_shares(struct way *y, int side, size_t unit)
 static int read_unit(struct way *y, int side, size_t unit)
 {
     struct walk_side *s = y->of[side].side;
-    size_t n = 1, none = y->of[side].objects;
-    const size_t *object =
-        unit < units_n(y->units) ? units_objects(y->units, side, unit, &n)
-                                 : &none;
+    size_t none = y->of[side].objects, n = none + 1, i = 0;
+    const size_t *object = NULL;
     int code = 0;
+    if (unit < units_n(y->units))
+        object = units_objects(y->units, side, unit, &n);
+    else if (!y->w->log)
+        i = none;
     s->n = s->arena_n = 0;
-    for (size_t i = 0; i < n && !code; i++)
-        code = read_object(y, side, unit, object[i]);
+    for (; i < n && !code; i++)
+        code = read_object(y, side, unit, object ? object[i] : i);
     if (code || s->n == 0)
         return code;
     qsort(s->row, s->n, sizeof *s->row, by_call);

@@ -107,6 +107,9 @@ static void put_counts(const struct compare_result *r)
         printf("%" PRIu64 " of other shape, %" PRIu64 " of other dtype, %"
                PRIu64 " NaN or infinite on one side, %" PRIu64
                " on both alike\n", r->shape, r->dtype, r->nan, r->nan_alike);
+    if (r->functions_a || r->functions_b)
+        printf("not compared: %" PRIu64 " records of functions only in A, %"
+               PRIu64 " only in B\n", r->functions_a, r->functions_b);
     if (r->text)
         printf("a text log is exact to 1e-5: what is nearer counts as "
                "equal\n");
@@ -279,6 +282,8 @@ static void json_counts(const struct compare_result *r)
     key_whole("blind", (int64_t)r->blind);
     key_whole("only_a", (int64_t)r->only_a);
     key_whole("only_b", (int64_t)r->only_b);
+    key_whole("functions_a", (int64_t)r->functions_a);
+    key_whole("functions_b", (int64_t)r->functions_b);
     key_whole("shape", (int64_t)r->shape);
     key_whole("dtype", (int64_t)r->dtype);
     key_whole("nan", (int64_t)r->nan);

@@ -16,6 +16,7 @@ struct walk_row {
     uint32_t share;        /* of the batch: of micro-batches and ranks */
     uint32_t call;         /* of the object in its micro-batch */
     size_t rank;           /* index in the layout */
+    double scale;          /* beside a log: what a gradient sums up */
 };
 
 struct walk_side {
@@ -27,7 +28,7 @@ struct walk_side {
     size_t arena_n, arena_room;
     struct compare_missing *missing;
     size_t missing_n, missing_at; /* how many, and the last that was met */
-    uint64_t only;
+    uint64_t only, functions;     /* in this run only */
 };
 
 struct walk {
@@ -41,6 +42,7 @@ struct walk {
     struct compare_pair first; /* that was told */
     bool alike;      /* ranks have the same coordinates, as far as known */
     bool text;
+    bool log;        /* a side knows parameters by their names alone */
 };
 
 /* 0 or an exit code, told, like what follows. */
@@ -51,6 +53,9 @@ int walk_miss(struct walk_side *s, size_t object, const struct scan_row *r);
 int walk_pair(struct walk *w, struct compare_pair *p,
               const struct scan_row *a, const struct scan_row *b,
               const struct diff_how *how);
+/* The index among the first run's objects of what a pair is of. */
+size_t walk_object(const struct walk *w, const struct scan_row *a,
+                   const struct scan_row *b);
 /* Is it a record that a comparison leaves out? */
 bool walk_leaves_out(const struct walk *w, const struct scan_row *r);
 void walk_tell(struct walk *w);
@@ -60,6 +65,13 @@ void walk_tell_first(struct walk *w);
 static inline bool walk_by_path(int pass)
 {
     return pass > TRD_BACKWARD;
+}
+/* Beside a log, records of parameters are paired by their names, whatever
+ * module has them; so they come apart from the modules' calls. */
+static inline bool walk_is_apart(const struct walk *w,
+                                 const struct scan_row *r)
+{
+    return w->log && walk_by_path(r->pass) && r->pass != TRD_USER;
 }
 
 /* The whole way for runs whose layouts differ. */

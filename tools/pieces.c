@@ -70,16 +70,16 @@ static int compare_numbers(int64_t a, int64_t b)
     return a < b ? -1 : a > b;
 }
 
-static bool is_eval(const struct walk_row *r)
-{
-    return r->row.microbatch == 0;
-}
-
 /* Is there one of it in an iteration, whatever the micro-batches? */
 static bool is_once(const struct walk_row *r)
 {
     return r->row.pass > TRD_BACKWARD && r->row.pass != TRD_USER &&
            !(r->row.labels & TRD_L_LOCAL);
+}
+
+static bool is_eval(const struct walk_row *r)
+{
+    return r->row.microbatch == 0 && !is_once(r);
 }
 
 static int by_name(const void *x, const void *y)
@@ -340,7 +340,9 @@ static int judge(struct match *m, struct whole *a, struct whole *b,
     struct compare_layout *l = &p->w->layout;
     bool merged = a->n > 1 || b->n > 1;
     struct compare_pair pair = {
-        .object = p->object,
+        .object = p->object < SIZE_MAX
+                      ? p->object
+                      : walk_object(p->w, &a->row, &b->row),
         .call = (a->first->share * 2 + is_eval(a->first)) * CALLS +
                 a->first->call % CALLS,
         .stage = layout_stage(&p->w->a.layout, a->row.rank),

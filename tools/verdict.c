@@ -560,6 +560,8 @@ void verdict_end(struct verdict *v, struct compare_result *out)
     struct compare_result *r = &v->sum;
     r->only_a = out->only_a;
     r->only_b = out->only_b;
+    r->functions_a = out->functions_a;
+    r->functions_b = out->functions_b;
     r->missing_a = out->missing_a;
     r->missing_b = out->missing_b;
     r->missing_a_n = out->missing_a_n;

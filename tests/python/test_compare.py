@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -364,7 +365,76 @@ def test_python_is_told_what_tracectl_refuses(beside, tmp_path, monkeypatch):
         tracerd.compare("a", "a")
 
 
+def test_python_compares_files_without_a_daemon(beside, monkeypatch):
+    one_run("a", model_of(nn.GELU()))
+    one_run("b", model_of(nn.GELU(approximate="tanh")))
+    told = tracerd.compare("a", "b")
+    (file,) = Path(beside.dir).rglob("a.db")
+    monkeypatch.setenv("TRACERD_DIR", "/nonexistent")
+    assert tracerd.compare("a", "b", data=file.parent) == told
+
+
 # ---- text logs ----
+
+
+SIZES = 4, 3, 32, 48
+
+
+@pytest.fixture
+def logged(daemon, tmp_path):
+    """The original script's log, as a run of it, and a traced run."""
+    script = TOP / "tests/python/original_script.py"
+    file = tmp_path / "log"
+    file.write_text(programs.python(script, "log", *SIZES).stdout)
+    daemon.tracectl("import", file, "--run", "log")
+    programs.python(script, "trace", *SIZES, "live", folder=daemon.dir)
+    return file
+
+
+def assert_names_meet(result, compared):
+    assert result["culprit"] is None
+    assert result["counts"]["differ"] == 0
+    assert result["counts"]["compared"] == compared
+    for side in ("only_a", "only_b"):
+        assert "values of no module" not in {m["object"] for m in result[side]}
+
+
+def grow_gradient(file, path, by):
+    """Of the first iteration."""
+    lines = file.read_text().splitlines()
+    i = next(n for n, t in enumerate(lines) if f",grad-{path}," in t)
+    head, figures = lines[i].split("]-")
+    figures = [f"{float(f) + by:.5f}" for f in figures.split(",")]
+    lines[i] = f"{head}]-{','.join(figures)}"
+    file.write_text("\n".join(lines) + "\n")
+
+
+def test_gradients_of_a_log_meet_those_of_a_traced_run(daemon, logged):
+    # of two iterations: 3 modules forward, 2 gradients of outputs, 2 of
+    # parameters
+    for a, b in (("log", "live"), ("live", "log")):
+        assert_names_meet(compare(daemon, a, b), 20)
+
+
+def test_a_wrong_gradient_of_a_log_names_its_module(daemon, logged):
+    grow_gradient(logged, "layer2.weight", 0.5)
+    daemon.tracectl("import", logged, "--run", "bad")
+    for a, b, name in (
+        ("bad", "live", "CustomLinear-2"), ("live", "bad", "layer2"),
+    ):
+        culprit = compare(daemon, a, b)["culprit"]
+        assert (culprit["pass"], culprit["object"]) == ("grad", name)
+
+
+def test_gradients_of_a_log_of_two_ranks_meet_those_of_one(daemon, logged):
+    for rank in (0, 1):
+        daemon.tracectl(
+            "import", logged, "--run", "two", "--rank", str(rank)
+        )
+    for a, b in (("two", "live"), ("live", "two")):
+        result = compare(daemon, a, b)
+        assert not result["layout"]["same"]
+        assert_names_meet(result, 40)
 
 
 def imported(daemon, case):

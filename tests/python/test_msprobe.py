@@ -164,6 +164,28 @@ def test_the_same_training_agrees(here):
     assert counts["compared"] >= 120
 
 
+def test_functions_of_one_dump_alone_are_no_difference(daemon, tmp_path):
+    shutil.copytree(DUMPS / "single", tmp_path / "L0")
+    for path in (tmp_path / "L0").glob("*/*/dump.json"):
+        dump = json.loads(path.read_text())
+        dump["data"] = {
+            k: v for k, v in dump["data"].items() if k.startswith("Module.")
+        }
+        path.write_text(json.dumps(dump))
+    imported(daemon, DUMPS / "single", run="mix")
+    imported(daemon, tmp_path / "L0", run="L0")
+    result = compare(daemon, "mix", "L0")
+    assert result["verdict"] == "same"
+    assert result["only_a"] == result["only_b"] == []
+    counts = result["counts"]
+    assert counts["functions_a"] > 50 and counts["functions_b"] == 0
+    back = compare(daemon, "L0", "mix")
+    assert back["verdict"] == "same"
+    assert back["counts"]["functions_b"] == counts["functions_a"]
+    done = daemon.tracectl("compare", "L0", "mix")
+    assert "records of functions only in A" in done.stdout
+
+
 @pytest.mark.parametrize("name, change, module", [
     ("eps", lambda m: setattr(m.part.ln, "eps", 1e-3), "part.ln"),
     ("act", lambda m: setattr(m.part.act, "approximate", "tanh"),

@@ -21,7 +21,7 @@ def _program():
 
 def compare(
     a, b, *, map=None, rules=None, noise=None, skip=0, attempt=None,
-    attempt_b=None, all=False, where=None,
+    attempt_b=None, all=False, data=None,
 ):
     """Compares two stored runs; returns the object that
     `tracectl -o json compare` prints, as a dict.
@@ -29,7 +29,7 @@ def compare(
     a, b, noise: names of runs, or paths of their files. map, rules: paths of
     files as of the command's options. skip: iterations left out at the front.
     attempt, attempt_b: which attempt of each run; None: its last. all: every
-    pair that is off, not the worst ones alone. where: a run's file or a
+    pair that is off, not the worst ones alone. data: a run's file or a
     directory of them, which needs no daemon; None: the runs of the daemon.
 
     Among its keys are `verdict` ("same", "rounding", "unsure" or "differs"),
@@ -39,8 +39,8 @@ def compare(
     daemon or a run cannot be read; both with its own words.
     """
     command = [_program(), "-o", "json"]
-    if where is not None:
-        command += ["-d", os.fspath(where)]
+    if data is not None:
+        command += ["-d", os.fspath(data)]
     command += ["compare"]
     options = {
         "--map": map, "--rules": rules, "--noise": noise, "--skip": skip,
