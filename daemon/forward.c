@@ -103,19 +103,20 @@ static uint64_t jitter(uint64_t ms)
 static void went_wrong(struct forward *f)
 {
     struct store_counters *c = f->o.counters;
-    if (!f->again_ms) {
-        if (!atomic_load(&c->forward_down_ns))
-            atomic_store(&c->forward_down_ns, mono_ns());
+    int code = house_code(f->house);
+    if (!f->again_ms && !atomic_load(&c->forward_down_ns))
+        atomic_store(&c->forward_down_ns, mono_ns());
+    if (!f->again_ms || code != atomic_load(&c->forward_code))
         log_error("store_down",
                   "store=\"%s\" error=\"%s\" then=\"records wait in the runs' "
                   "files and are sent later\"",
                   f->o.place.shown, house_why(f->house));
+    if (!f->again_ms)
         f->again_ms = AGAIN_MIN_MS;
-    } else if (f->again_ms < AGAIN_MAX_MS) {
+    else if (f->again_ms < AGAIN_MAX_MS)
         f->again_ms *= 2;
-    }
     atomic_fetch_add(&c->forward_failures, 1);
-    atomic_store(&c->forward_code, house_code(f->house));
+    atomic_store(&c->forward_code, code);
     f->again_ns = mono_ns() + jitter(f->again_ms) * MS;
     f->ready = false;
 }

@@ -5,6 +5,7 @@
  * while there is one the daemon is not healthy. */
 #include "daemon/report.h"
 
+#include "proto/clickhouse/house.h"
 #include "tracerd/client.h"
 
 #include <stdio.h>
@@ -110,11 +111,14 @@ static void queue_problems(const struct report *r, struct status *out)
 {
     const struct store_counters *c = r->hub->ops->counters(r->hub->store);
     uint64_t down = atomic_load(&c->forward_down_ns);
-    char why[64] = "no answer";
+    char why[64];
     int code = atomic_load(&c->forward_code);
 
-    if (code)
-        snprintf(why, sizeof why, "its error %d", code);
+    if (code > 0)
+        snprintf(why, sizeof why, "its error %d: %s", code,
+                 house_meaning(code));
+    else
+        snprintf(why, sizeof why, "%s", house_meaning(code));
     if (down)
         status_add(out, "problem",
                    "the store takes nothing for %llu s (%s): %llu records "

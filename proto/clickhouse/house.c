@@ -82,6 +82,8 @@ static bool set_up(struct house *h)
        no other protocol, and no password by a redirect */
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(c, CURLOPT_PROXY, "");
+    if (*p->ca)
+        curl_easy_setopt(c, CURLOPT_CAINFO, p->ca);
     return true;
 }
 
@@ -189,6 +191,8 @@ enum house_result house_ask(struct house *h, const char *sql,
         return HOUSE_OK;
     if (rc == CURLE_OK)
         return judge(h, status);
+    if (rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE)
+        h->code = HOUSE_UNTRUSTED;
     snprintf(h->why, sizeof h->why, "%s",
              *h->error ? h->error : curl_easy_strerror(rc));
     return HOUSE_DOWN;

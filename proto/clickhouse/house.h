@@ -23,12 +23,14 @@ struct house_place {
     char shown[512]; /* as it may be told: it never has a password */
     char user[128], database[128], cluster[64];
     char password[256];
+    char ca[512]; /* a file of who may vouch for it; "": the system's */
 };
 
 bool house_is_url(const char *text);
 /* Takes the address apart; the password from the environment
- * (TRACERD_STORE_PASSWORD, or the file of TRACERD_STORE_PASSWORD_FILE). 0 or
- * TRD_EINVAL, TRD_EIO with why. */
+ * (TRACERD_STORE_PASSWORD, or the file of TRACERD_STORE_PASSWORD_FILE), and
+ * the file of certificates of TRACERD_STORE_CA. 0 or TRD_EINVAL, TRD_EIO with
+ * why. */
 int house_place_read(const char *url, struct house_place *out,
                      char why[HOUSE_WHY_BYTES]);
 
@@ -37,6 +39,8 @@ enum house_result {
     HOUSE_DOWN,   /* not reached, silent, or it cannot just now: try again */
     HOUSE_REFUSED /* it does not take these data, and never will */
 };
+
+enum { HOUSE_UNTRUSTED = -1 }; /* a code: nobody vouches for the server */
 
 struct house;
 /* Bytes of an answer as they come. Not 0: enough. */
@@ -60,6 +64,8 @@ enum house_result house_ask(struct house *h, const char *sql,
 /* What the last one that was not well said. */
 const char *house_why(const struct house *h);
 int house_code(const struct house *h); /* of its error; 0: none came */
+/* A code in a few words, or "no answer". Static text. */
+const char *house_meaning(int code);
 
 /* Makes what is missing of the database, its tables and views. */
 enum house_result house_make_tables(struct house *h,

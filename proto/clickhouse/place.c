@@ -75,6 +75,19 @@ static int find_password(struct house_place *out, char why[HOUSE_WHY_BYTES])
     return 0;
 }
 
+static int find_ca(struct house_place *out, char why[HOUSE_WHY_BYTES])
+{
+    const char *file = getenv("TRACERD_STORE_CA");
+    if (!file || !*file)
+        return 0;
+    if (strlen(file) >= sizeof out->ca) {
+        snprintf(why, HOUSE_WHY_BYTES, "TRACERD_STORE_CA is too long");
+        return TRD_EINVAL;
+    }
+    take(out->ca, file, strlen(file));
+    return 0;
+}
+
 /* user@host:port, in n bytes. */
 static int read_host(const char *url, const char *at, size_t n,
                      struct house_place *out, char why[HOUSE_WHY_BYTES])
@@ -135,5 +148,6 @@ int house_place_read(const char *url, struct house_place *out,
         return wrong(why, url, "after '?' only cluster=NAME can stand");
     }
     snprintf(out->shown, sizeof out->shown, "%.500s", url);
-    return find_password(out, why);
+    rc = find_ca(out, why);
+    return rc ? rc : find_password(out, why);
 }

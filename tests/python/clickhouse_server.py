@@ -15,8 +15,8 @@ import pytest
 CONFIG = """<yandex>
 <logger><level>warning</level><log>{0}/log</log>
     <errorlog>{0}/errors</errorlog></logger>
-<http_port>{1}</http_port><tcp_port>{2}</tcp_port>
-<listen_host>127.0.0.1</listen_host>
+<http_port>{1}</http_port><tcp_port>{2}</tcp_port>{5}
+<listen_host>{4}</listen_host>
 <path>{0}/data/</path><tmp_path>{0}/tmp/</tmp_path>
 <mark_cache_size>5000000</mark_cache_size>
 <uncompressed_cache_size>0</uncompressed_cache_size>
@@ -26,6 +26,17 @@ CONFIG = """<yandex>
 <remote_servers>{3}</remote_servers>
 </yandex>
 """
+
+# {0}: its folder, {1}: a port
+TLS = """<https_port>{1}</https_port>
+<openSSL><server>
+    <certificateFile>{0}/server.crt</certificateFile>
+    <privateKeyFile>{0}/server.key</privateKeyFile>
+    <verificationMode>none</verificationMode>
+    <loadDefaultCAFile>false</loadDefaultCAFile>
+    <cacheSessions>true</cacheSessions>
+    <disableProtocols>sslv2,sslv3</disableProtocols>
+</server></openSSL>"""
 
 USERS = """<yandex>
 <profiles>
@@ -50,16 +61,31 @@ def free_port():
         return s.getsockname()[1]
 
 
+def openssl(folder, *args):
+    done = subprocess.run(
+        ["openssl", *args], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def make_ca(folder):
+    openssl(
+        folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout",
+        "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=nobody",
+    )
+    return f"{folder}/ca.crt"
+
+
 class Server:
     """It starts empty; what it stores survives kill() and start()."""
 
-    def __init__(self, folder, clusters=""):
+    def __init__(self, folder, clusters="", host="127.0.0.1"):
         """clusters: XML of <remote_servers>."""
         if not shutil.which("clickhouse-server"):
             pytest.skip("no clickhouse-server")
         self.folder = Path(folder)
         self.port, self.tcp_port = free_port(), free_port()
-        self.clusters = clusters
+        self.clusters, self.host, self.tls = clusters, host, ""
         self.process = None
 
     def __enter__(self):
@@ -71,12 +97,39 @@ class Server:
             self.kill()
 
     def url(self, database="traced", user="default", tail=""):
-        return f"clickhouse://{user}@127.0.0.1:{self.port}/{database}{tail}"
+        return (
+            f"clickhouse://{user}@{self.host}:{self.port}/{database}{tail}"
+        )
+
+    def use_tls(self):
+        """An authority of its own, the file of which is returned, and a
+        certificate by it. The plain port stays."""
+        if not shutil.which("openssl"):
+            pytest.skip("no openssl")
+        self.folder.mkdir(exist_ok=True)
+        self.tls_port = free_port()
+        self.tls = TLS.format(self.folder, self.tls_port)
+        ca = make_ca(self.folder)
+        (self.folder / "names").write_text(f"subjectAltName=IP:{self.host}")
+        openssl(
+            self.folder, "req", "-newkey", "rsa:2048", "-nodes", "-keyout",
+            "server.key", "-out", "server.csr", "-subj", "/CN=house",
+        )
+        openssl(
+            self.folder, "x509", "-req", "-in", "server.csr", "-CA",
+            "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-out",
+            "server.crt", "-days", "2", "-extfile", "names",
+        )
+        return ca
+
+    def tls_url(self, user="secret", database="traced"):
+        return f"clickhouses://{user}@{self.host}:{self.tls_port}/{database}"
 
     def configure(self, profile="default"):
         self.folder.mkdir(exist_ok=True)
         config = CONFIG.format(
-            self.folder, self.port, self.tcp_port, self.clusters
+            self.folder, self.port, self.tcp_port, self.clusters, self.host,
+            self.tls,
         )
         (self.folder / "config.xml").write_text(config)
         (self.folder / "users.xml").write_text(USERS.format(profile))
@@ -109,7 +162,7 @@ class Server:
 
     def ask(self, sql, database="default", timeout=30):
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/?database={database}",
+            f"http://{self.host}:{self.port}/?database={database}",
             data=sql.encode(),
         )
         try:
