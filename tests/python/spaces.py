@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,6 +51,8 @@ def two_spaces():
     """Two of them, joined by a pair of veth."""
     if os.geteuid():
         pytest.skip("network namespaces want root")
+    if not shutil.which("ip"):
+        pytest.skip("no ip, which is of iproute2")
     tail = f"{os.getpid()}-{next(_number)}"
     names = [f"trd{tail}{side}" for side in "ab"]
     spaces = []
