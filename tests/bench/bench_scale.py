@@ -130,11 +130,11 @@ def command(*words):
     return time.perf_counter() - begin, usage.ru_maxrss / 1024
 
 
-def start(tracerd, folder, data):
+def start(tracerd, folder, data, *options):
     read, write = os.pipe()
     process = subprocess.Popen(
         [tracerd, "--foreground", "--dir", folder, "--data", data,
-         "--ready-fd", str(write)],
+         "--ready-fd", str(write), *options],
         pass_fds=[write],
     )
     os.close(write)
