@@ -1,5 +1,6 @@
 #!/bin/sh
-# Who may include whom: the table of the README's map, checked.
+# Who may include whom: the table of the README's map, checked; and that no
+# test lies about that nothing runs.
 # usage: rooms.sh SOURCE_ROOT
 set -eu
 cd "$1"
@@ -75,6 +76,18 @@ found=$(
 found=$(
     grep -rnE '#[[:space:]]*include "client/python/' client |
         grep -v '^client/python/' || true
+)
+[ -z "$found" ] || complain "$found"
+
+found=$(
+    for file in tests/unit/test_*.c tests/component/test_*.c \
+        tests/kernel/test_*.c tests/python/test_*.py; do
+        [ -f "$file" ] || continue
+        name=${file##*/test_}
+        name=${name%.*}
+        grep -qE "'(test_)?$name'" tests/meson.build ||
+            echo "$file: tests/meson.build does not run it"
+    done
 )
 [ -z "$found" ] || complain "$found"
 

@@ -15,6 +15,7 @@ import os
 import sys
 
 import torch
+
 from unchanged_script import leave
 
 MODULES = ("frameworks_torch", "frameworks_loops", "frameworks_ranks",
@@ -52,7 +53,6 @@ class Scene:
         if self.mode != "traced":
             return None
         import framework_witness
-
         import tracerd
 
         given = optimizer

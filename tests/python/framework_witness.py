@@ -7,12 +7,13 @@ import threading
 
 import numpy as np
 import torch
-from recording import tensors_of
 from torch.autograd.variable import Variable
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+
+from recording import tensors_of
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel",
             "CheckpointWrapper", "OptimizedModule", "DeepSpeedEngine",

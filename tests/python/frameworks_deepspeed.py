@@ -3,9 +3,10 @@
 import os
 
 import torch
+from torch import nn
+
 from frameworks_more import LENGTH, WORDS, _llama
 from frameworks_torch import WIDTH, Block, loss_of
-from torch import nn
 
 
 def _start(scene):

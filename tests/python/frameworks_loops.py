@@ -5,8 +5,9 @@ import pickle
 import threading
 
 import torch
-from frameworks_torch import WIDTH, WORDS, Model, batches, loss_of, train
 from torch import nn
+
+from frameworks_torch import WIDTH, WORDS, Model, batches, loss_of, train
 
 
 def _adamw(model):

@@ -130,6 +130,7 @@ def accelerate(scene):
 def lightning(scene):
     """Attached where the Trainer has set everything up."""
     import lightning
+
     from frameworks_torch import Model, batches, loss_of
 
     class Trained(lightning.LightningModule):

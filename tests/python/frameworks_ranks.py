@@ -4,6 +4,8 @@ framework_script.py."""
 import contextlib
 
 import torch
+from torch import nn
+
 from frameworks_torch import (
     LENGTH,
     WIDTH,
@@ -14,7 +16,6 @@ from frameworks_torch import (
     loss_of,
     train,
 )
-from torch import nn
 
 
 def _ddp(scene, **options):

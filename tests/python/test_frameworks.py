@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from framework_script import MODULES, NOT_INSTALLED
 from programs import TOP, environment
 

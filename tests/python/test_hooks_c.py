@@ -11,11 +11,11 @@ from types import FunctionType
 
 import pytest
 import torch
-from recording import Block, pick
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tracerd
+from recording import Block, pick
 from tracerd import _tracerd, hooks
 
 

@@ -262,7 +262,8 @@ def test_the_environment_fills_in(recorded, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "text"),
     [("PASSES", "grads"), ("DEPTH", "-1"), ("LEAF_ONLY", "2"),
-     ("INSIDE_COMPILE", "x"), ("INPUT_GRADIENTS", "2"), ("SAMPLES", "5000"), ("SAMPLES", "x"), ("JOURNAL_BYTES", "3M"),
+     ("INSIDE_COMPILE", "x"), ("INPUT_GRADIENTS", "2"), ("SAMPLES", "5000"),
+     ("SAMPLES", "x"), ("JOURNAL_BYTES", "3M"),
      ("ITERATIONS", "5-1"), ("RANKS", "x"), ("THREADS", "0")],
 )
 def test_a_wrong_variable_is_named(monkeypatch, name, text):

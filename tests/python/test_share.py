@@ -4,11 +4,11 @@ import weakref
 
 import pytest
 import torch
-from recording import pick
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tracerd
+from recording import pick
 
 
 def given(recorded, name):
