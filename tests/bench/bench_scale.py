@@ -28,8 +28,9 @@ COMMAND_MB = 300
 BYTES = 165  # a record on the disk
 POINT = (
     "SELECT mean, samples FROM v_record WHERE step = ? AND pass = 'forward'"
-    " AND class = 'Linear' AND instance = ? AND io = 'output' AND rank = 0"
+    " AND class = 'Linear' AND instance = ? AND io = 'output' AND rank = ?"
 )
+NEWEST = "SELECT step, rank FROM v_record ORDER BY step DESC LIMIT 1"
 HISTORY = (
     "SELECT step, mean FROM v_record WHERE pass = 'forward'"
     " AND module = ? AND io = 'output' AND rank = 0 ORDER BY step"
@@ -61,12 +62,18 @@ class Reader:
         return 1e3 * (time.perf_counter() - begin), rows
 
     def point(self):
-        (last,), = self.db.execute("SELECT max(step) FROM record")
+        """Of the rank that is ahead: others may not have come so far."""
+        (last, rank), = self.db.execute(NEWEST)
         took, rows = self.timed(
-            POINT, self.chance.randint(1, max(1, (last or 1) - 1)),
-            self.chance.randint(1, self.objects),
+            POINT, self.chance.randint(1, max(1, last - 1)),
+            self.chance.randint(1, self.objects), rank,
         )
         return took, len(rows)
+
+    def step_is_whole(self):
+        return bool(self.db.execute(
+            "SELECT 1 FROM record WHERE step = 2 LIMIT 1"
+        ).fetchall())
 
     def history(self):
         took, rows = self.timed(
@@ -143,6 +150,22 @@ def start(tracerd, folder, data, *options):
     return process
 
 
+def ask_meanwhile(writer, run, objects):
+    """Milliseconds that points and histories took until the writer ended."""
+    while not run.exists():
+        assert writer.poll() is None
+        time.sleep(0.1)
+    reader = Reader(run, objects)
+    while not reader.step_is_whole():
+        assert writer.poll() is None
+        time.sleep(0.1)
+    points, histories = [], []
+    while writer.poll() is None:
+        ask(reader, "point", points, 1)
+        ask(reader, "history", histories, 0.1)
+    return points, histories
+
+
 def write(client, folder, ranks, objects, run, daemon):
     """Writes the run and asks meanwhile."""
     began = time.perf_counter()
@@ -151,15 +174,10 @@ def write(client, folder, ranks, objects, run, daemon):
     )
     watch = Watch(Path(f"{run}-wal"), daemon.pid)
     watch.start()
-    while not run.exists():
-        assert writer.poll() is None
-        time.sleep(0.1)
-    time.sleep(2)
-    reader = Reader(run, objects)
-    points, histories = [], []
-    while writer.poll() is None:
-        ask(reader, "point", points, 1)
-        histories.append(reader.history()[0])
+    try:
+        points, histories = ask_meanwhile(writer, run, objects)
+    finally:
+        writer.kill()
     seconds = time.perf_counter() - began
     assert writer.returncode == 0
     watch.done.set()
