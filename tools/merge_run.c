@@ -9,6 +9,7 @@
  * may be apart: every stream keeps its own. */
 #include "tools/merge_run.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,13 +131,36 @@ static char *job_of(const struct input *in)
     return job;
 }
 
+/* How much of it all nodes of a job say alike: what their launchers have of
+ * their own, pid and start, stands at its end. All of it where nothing else
+ * does. */
+static size_t common_of(const char *job)
+{
+    size_t n = strlen(job);
+    for (int i = 0; i < 2; i++) {
+        size_t digits = 0;
+        while (digits < n && isdigit((unsigned char)job[n - 1 - digits]))
+            digits++;
+        if (digits == 0 || digits == n || job[n - 1 - digits] != '/')
+            return strlen(job);
+        n -= digits + 1;
+    }
+    return strspn(job, "/") < n ? n : strlen(job);
+}
+
+static bool same_job(const char *a, const char *b)
+{
+    size_t n = common_of(a);
+    return n == common_of(b) && memcmp(a, b, n) == 0;
+}
+
 static int check_jobs(const struct merge *m)
 {
     char *first = job_of(&m->in[0]);
     int code = first ? 0 : CTL_FAILED;
     for (size_t i = 1; code == 0 && i < m->n; i++) {
         char *job = job_of(&m->in[i]);
-        if (!job || strcmp(job, first) != 0)
+        if (!job || !same_job(job, first))
             code = ctl_fail(CTL_BAD,
                             "'%s' is of job '%s' and '%s' of job '%s'; "
                             "--other-jobs merges them all the same",

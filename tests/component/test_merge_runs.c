@@ -161,6 +161,29 @@ static void test_merge__runs_of_another_job(void **state)
     cli_expect(0, "$T verify mix.db");
 }
 
+static void job_is(const char *run, const char *job)
+{
+    char sql[256];
+    snprintf(sql, sizeof sql, "UPDATE meta SET value = '%s' WHERE key = 'job'",
+             job);
+    cli_sql(run, sql);
+}
+
+static void test_merge__what_launchers_of_nodes_have_of_their_own(void **state)
+{
+    (void)state;
+    job_is("n0.db", "71/node-0/29500/3141/9001");
+    job_is("n1.db", "71/node-0/29500/59/9002");
+    cli_expect(0, "$T merge n0.db n1.db --out nodes.db && rm nodes.db");
+    job_is("n1.db", "72/node-0/29500/59/9002");
+    cli_has(cli_expect(2, "$T merge n0.db n1.db --out nodes.db")->err,
+            "of job '71/node-0/29500/3141/9001' and 'n1.db' of job '72/");
+    job_is("n0.db", "///3141/9001"); /* no launcher said anything */
+    job_is("n1.db", "///59/9002");
+    cli_expect(2, "$T merge n0.db n1.db --out nodes.db");
+    same_job();
+}
+
 static void test_merge__a_damaged_run_gives_none(void **state)
 {
     (void)state;
@@ -195,6 +218,10 @@ int main(void)
         cmocka_unit_test(test_merge__what_is_merged_goes_on_being_merged),
         cmocka_unit_test(test_merge__the_same_rank_twice),
         cmocka_unit_test(test_merge__runs_of_another_job),
+        cmocka_unit_test(
+            test_merge__what_launchers_of_nodes_have_of_their_own),
+        cmocka_unit_test(
+            test_merge__what_launchers_of_nodes_have_of_their_own),
         cmocka_unit_test(test_merge__a_damaged_run_gives_none),
         cmocka_unit_test(test_merge__words_that_do_not_fit),
     };

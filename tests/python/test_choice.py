@@ -344,34 +344,44 @@ def test_launchers(monkeypatch, launcher):
     assert (context("x").job == me.job) == (launcher == "torchrun")
 
 
-def test_ranks_of_one_launcher_agree(tmp_path):
-    import subprocess
-    import sys
+SLURM = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "2"}
+NODES = {
+    # two nodes of four ranks; what the name ends with
+    "rdzv": ({"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "a/b"}, "a_b"),
+    "rdzv_of_slurm": (
+        {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"} | SLURM, "x",
+    ),
+    "torchrun_of_slurm": (
+        {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"} | SLURM,
+        "71.2",
+    ),
+    "srun": ({"SLURM_STEP_NUM_NODES": "2"} | SLURM, "71.2"),
+    "requeued": (
+        {"SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "1"} | SLURM,
+        "71.2-restart1",
+    ),
+    "mpirun_in_slurm": (
+        {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "SLURM_JOB_ID": "71"}, "71",
+    ),
+    # one node, or nothing that all nodes know
+    "one_node": ({"LOCAL_WORLD_SIZE": "8"} | SLURM, None),
+    "srun_one_node": ({"SLURM_STEP_NUM_NODES": "1"} | SLURM, None),
+    "no_id": ({"LOCAL_WORLD_SIZE": "4"}, None),
+}
 
-    code = (
-        "import sys; sys.argv = ['train.py']\n"
-        "from tracerd.context import context\n"
-        "me = context(); print(me.run, me.job)"
+
+@pytest.mark.parametrize("launcher", NODES)
+def test_all_nodes_of_a_job_come_to_the_same_name(monkeypatch, launcher):
+    from tracerd.context import context
+
+    env, end = NODES[launcher]
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    monkeypatch.delenv("TRACERD_RUN", raising=False)
+    for name, value in ({"RANK": "3", "WORLD_SIZE": "8"} | env).items():
+        monkeypatch.setenv(name, value)
+    assert re.fullmatch(
+        r"train-\d{8}-\d{6}" if end is None else re.escape(f"train-{end}"),
+        context().run,
     )
-    import programs
-
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=programs.environment(RANK=rank, WORLD_SIZE=2),
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for rank in range(2)
-    ]
-    assert outputs[0] == outputs[1]
-    assert outputs[0].startswith("train-")
-
-
-def test_tags(recorded):
-    import json
-
-    with tracerd.attach(m := Net(), tags={"lr": 0.1}) as t:
-        info = json.loads(t._connection.client.opened_with[2])
-    assert info["tags"] == {"lr": 0.1}
-    assert info["model"] == "Net" and info["torch"] == torch.__version__
-    del m
+    monkeypatch.setenv("TRACERD_RUN", "mine")
+    assert context().run == "mine"

@@ -59,7 +59,8 @@ def attach(
         Trace.step().
     run: the name of the run: letters, digits, ".", "_", "-". By default
         $TRACERD_RUN, else the script's name with the date and time at which
-        it (under a launcher: the launcher) was started.
+        it (under a launcher: the launcher) was started, or where a job has
+        several nodes with the id of torchrun (--rdzv-id) or Slurm.
     samples: elements stored of each tensor, 0 to 4096.
     every, iterations: iterations 1, 1+every, ... within ranges are traced:
         "1-10,100", "1-1000:50" (every 50th of them), a number, a range()

@@ -15,12 +15,16 @@ LOCAL_RANK = (
     "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
     "SLURM_LOCALID",
 )
+LOCAL_WORLD = (
+    "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+)
 
 RUN_RULE = (
     "letters, digits, '.', '_' and '-', not starting with '.', at most "
     f"{_tracerd.MAX_RUN} characters"
 )
 _RUN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
+_RUN_NOT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def _number(names, default):
@@ -60,7 +64,10 @@ def context(run=None):
     me.attempt = _number(("TORCHELASTIC_RESTART_COUNT",), 0)
     pid, ticks = _launcher(me.world)
     me.job = _job(pid, ticks)
-    me.run = run or os.environ.get("TRACERD_RUN") or _default_run(pid, ticks)
+    me.run = (
+        run or os.environ.get("TRACERD_RUN")
+        or _run_of_nodes(me.world) or _default_run(pid, ticks)
+    )
     check_run(me.run)
     return me
 
@@ -120,6 +127,33 @@ def _boot_seconds():
     return None
 
 
+def _id_of_nodes(world):
+    """What all nodes of a job of several nodes know it by, and no other job;
+    "" where there is nothing such, or one node."""
+    env = os.environ
+    here = _number(LOCAL_WORLD, 0)
+    nodes = _number(("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES"), 1)
+    if world <= here or (not here and nodes < 2):
+        return ""
+    elastic = env.get("TORCHELASTIC_RUN_ID", "none")
+    if elastic != "none":
+        return elastic
+    if "SLURM_JOB_ID" not in env:
+        return ""
+    restart = _number(("SLURM_RESTART_COUNT",), 0)
+    return (
+        env["SLURM_JOB_ID"]
+        + (f".{env['SLURM_STEP_ID']}" if "SLURM_STEP_ID" in env else "")
+        + (f"-restart{restart}" if restart else "")
+    )
+
+
+def _run_of_nodes(world):
+    """Every node must come to the same name: clocks and pids are its own."""
+    name = _id_of_nodes(world)
+    return name and f"{script_name()}-{_RUN_NOT.sub('_', name)}"[:_tracerd.MAX_RUN]
+
+
 def script_name():
     """The name of the program, in characters that a run may have."""
     path = sys.argv[0] if sys.argv and sys.argv[0] else "python"
@@ -129,7 +163,7 @@ def script_name():
     if name == "__main__.py":
         name = os.path.basename(folder)
     name = re.sub(r"\.pyw?\Z", "", name)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".-_")
+    name = _RUN_NOT.sub("_", name).lstrip(".-_")
     return name[:100] or "run"
 
 
