@@ -20,8 +20,8 @@ battery=
 # chromium and selenium look at the page of tracectl report
 # shellcheck disable=SC2086
 setup_packages $packages libcurl4-openssl-dev clickhouse-server \
-    libcmocka-dev chromium chromium-driver clang iproute2 libclang-rt-14-dev \
-    locales openssl procps strace util-linux valgrind
+    libcmocka-dev chromium chromium-driver clang fish iproute2 \
+    libclang-rt-14-dev locales openssl procps strace util-linux valgrind zsh
 setup_python torch=torch==2.13.0 numpy=numpy mesonbuild=meson \
     mesonpy=meson-python pytest=pytest selenium=selenium
 # what tracerd.load() needs

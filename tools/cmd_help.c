@@ -70,7 +70,7 @@ int cmd_help(struct ctl *ctl, int argc, char **argv)
                         argv[0]);
     fputs(head, stdout);
     for (const struct command *c = ctl_commands; c->name; c++)
-        printf("  %-7s %s\n", c->name, c->summary);
+        printf("  %-10s %s\n", c->name, c->summary);
     fputs("\n  help names tells what records are called\n", stdout);
     fputs(tail, stdout);
     return CTL_FOUND;

@@ -187,6 +187,13 @@ const struct command ctl_commands[] = {
      "  tracectl doctor\n"
      "  tracectl -s /scratch/tracerd -o json doctor\n",
      cmd_doctor},
+    {"completion", "bash|zsh|fish", "a shell's completion of this program",
+     "Prints a script for the shell to read: commands, options, runs and the\n"
+     "names of records are completed then.\n"
+     "\n"
+     "  eval \"$(tracectl completion bash)\"     # in ~/.bashrc; zsh likewise\n"
+     "  tracectl completion fish | source       # in config.fish\n",
+     cmd_completion},
     {"help", "[COMMAND]", "this text, or a command's",
      "  tracectl help query\n", cmd_help},
     {NULL, NULL, NULL, NULL, NULL},

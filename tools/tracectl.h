@@ -44,6 +44,7 @@ int cmd_doctor(struct ctl *ctl, int argc, char **argv);
 int cmd_merge(struct ctl *ctl, int argc, char **argv);
 int cmd_prune(struct ctl *ctl, int argc, char **argv);
 int cmd_verify(struct ctl *ctl, int argc, char **argv);
+int cmd_completion(struct ctl *ctl, int argc, char **argv);
 int cmd_help(struct ctl *ctl, int argc, char **argv);
 
 /* One line "tracectl: ..." on stderr. The result is code. */
