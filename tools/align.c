@@ -200,7 +200,7 @@ static int take_only(struct only *o, char **word, struct rule_line *line)
         return 0;
     o->at = strtoll(at + 1, &end, 10);
     if (at == *word || end == at + 1 || *end || o->at < 0 ||
-        strlen(*word) > ONLY_BYTES)
+        o->at > UINT32_MAX || strlen(*word) > ONLY_BYTES)
         return bad_line(line, "expected DIMENSION=PLACE, such as pp=1 or "
                               "rank=0");
     o->text = *word;

@@ -15,8 +15,7 @@ static int open_run(struct ctl *ctl, const char *run, int64_t attempt,
     int code = source_path(ctl, run, &path);
     if (code == 0)
         code = scan_open(path, attempt, out);
-    if (code == 0)
-        free(path);
+    free(path);
     return code;
 }
 

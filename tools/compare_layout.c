@@ -94,7 +94,8 @@ static int survey(struct entries *e, struct walk_side *side)
     code = scan_groups(side->scan, take_group, e);
     if (code)
         return code;
-    qsort(e->at, e->n, sizeof *e->at, by_iteration);
+    if (e->n)
+        qsort(e->at, e->n, sizeof *e->at, by_iteration);
     for (size_t i = 0; i < e->n; i++) /* other ranks came in between */
         if (n == 0 || by_iteration(&e->at[n - 1], &e->at[i]) != 0)
             e->at[n++] = e->at[i];

@@ -1,51 +1,9 @@
 /* Copies and shards of one name. */
-#include "tools/pieces.h"
+#include "tools/pieces_match.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tools/merge.h"
-#include "tools/tracectl.h"
-
-/* Of merged moments, by the number of elements (docs of the statistics). */
-#define INEXACT_SMALL 4e-13
-#define INEXACT_LARGE 2e-7
-enum { SMALL = 65536, CALLS = 1 << 20 };
-
-/* Rows of one name, in the order of shares and ranks. */
-struct pile {
-    struct walk_side *side;
-    struct walk_row *row;
-    size_t n;
-};
-
-/* How a pile falls into whole tensors: n / size of them. */
-struct split {
-    size_t size;
-    bool strided;    /* piece i is of tensor i mod (n / size) */
-};
-
-/* A tensor of one side. */
-struct whole {
-    struct scan_row row;
-    struct walk_row *first;
-    const struct diff_side **shard;
-    size_t n;
-};
-
-struct match {
-    struct pieces *p;
-    struct pile a, b;
-    struct split split_a, split_b;
-    bool padded, batch;
-    bool flat;       /* one has all of it, without its shape */
-};
-
-static int no_memory(void)
-{
-    return ctl_fail(CTL_FAILED, "out of memory");
-}
 
 double pieces_factor(const struct pieces *p, enum pieces_factor by)
 {
@@ -70,19 +28,7 @@ static int compare_numbers(int64_t a, int64_t b)
     return a < b ? -1 : a > b;
 }
 
-/* Is there one of it in an iteration, whatever the micro-batches? */
-static bool is_once(const struct walk_row *r)
-{
-    return r->row.pass > TRD_BACKWARD && r->row.pass != TRD_USER &&
-           !(r->row.labels & TRD_L_LOCAL);
-}
-
-static bool is_eval(const struct walk_row *r)
-{
-    return r->row.microbatch == 0 && !is_once(r);
-}
-
-static int by_name(const void *x, const void *y)
+int match_by_name(const void *x, const void *y)
 {
     const struct walk_row *a = x, *b = y;
     const struct scan_row *r = &a->row, *s = &b->row;
@@ -90,7 +36,7 @@ static int by_name(const void *x, const void *y)
     d = d ? d : compare_numbers(r->io, s->io);
     d = d ? d : compare_numbers(r->labels & TRD_L_LOCAL,
                                 s->labels & TRD_L_LOCAL);
-    d = d ? d : compare_numbers(is_eval(a), is_eval(b));
+    d = d ? d : compare_numbers(match_is_eval(a), match_is_eval(b));
     d = d ? d : compare_numbers(a->call, b->call);
     if (walk_by_path(r->pass))
         return d ? d : compare_numbers(a->path, b->path);
@@ -100,344 +46,12 @@ static int by_name(const void *x, const void *y)
 static int by_piece(const void *x, const void *y)
 {
     const struct walk_row *a = x, *b = y;
-    int d = by_name(x, y);
+    int d = match_by_name(x, y);
     d = d ? d : compare_numbers(a->share, b->share);
     return d ? d : compare_numbers(a->row.rank, b->row.rank);
 }
 
-/* ---- whole tensors ---- */
-
-static size_t index_in(const struct pile *pile, const struct split *s,
-                       size_t tensor, size_t shard)
-{
-    return s->strided ? tensor + shard * (pile->n / s->size)
-                      : tensor * s->size + shard;
-}
-
-static bool sizes_agree(const struct pile *pile, size_t size, uint64_t *n)
-{
-    for (size_t i = 0; i < pile->n; i += size) {
-        uint64_t sum = 0;
-        for (size_t j = i; j < i + size; j++)
-            sum += pile->row[j].row.side.n;
-        if (i && sum != *n)
-            return false;
-        *n = sum;
-    }
-    return true;
-}
-
-static struct merge_plan plan_of(const struct match *m,
-                                 const struct diff_side *whole,
-                                 const struct pile *pile, size_t size)
-{
-    struct merge_plan plan = {.way = MERGE_NOT};
-    const struct diff_side **list = malloc(size * sizeof *list);
-    for (size_t i = 0; i < size && list; i++)
-        list[i] = &pile->row[i].row.side;
-    if (list)
-        plan = merge_plan(whole, list, size, m->padded);
-    free(list);
-    return plan;
-}
-
-static bool splits_fit(const struct match *m, size_t a, size_t b)
-{
-    uint64_t of_a = 0, of_b = 0;
-    bool agree = sizes_agree(&m->a, a, &of_a) && sizes_agree(&m->b, b, &of_b);
-    if (!agree || (of_a != of_b && !m->padded))
-        return false;
-    if (a == 1 && b == 1)
-        return of_a == of_b && strcmp(m->a.row->row.side.shape.text,
-                                      m->b.row->row.side.shape.text) == 0;
-    if (a == 1)
-        return plan_of(m, &m->a.row->row.side, &m->b, b).way != MERGE_NOT;
-    if (b == 1)
-        return plan_of(m, &m->b.row->row.side, &m->a, a).way != MERGE_NOT;
-    return of_a == of_b;
-}
-
-/* The smallest splits that make tensors of one size of both. */
-static bool find_splits(struct match *m)
-{
-    size_t best = SIZE_MAX;
-    for (size_t a = 1; a <= m->a.n; a++) {
-        if (m->a.n % a)
-            continue;
-        for (size_t b = 1; b <= m->b.n; b++)
-            if (m->b.n % b == 0 && a * b < best && splits_fit(m, a, b)) {
-                best = a * b;
-                m->split_a.size = a;
-                m->split_b.size = b;
-            }
-    }
-    return best < SIZE_MAX;
-}
-
-static bool gather(const struct pile *pile, const struct split *s,
-                   size_t tensor, struct whole *out)
-{
-    out->n = s->size;
-    out->shard = malloc(s->size * sizeof *out->shard);
-    if (!out->shard)
-        return false;
-    for (size_t i = 0; i < s->size; i++) {
-        struct walk_row *r = &pile->row[index_in(pile, s, tensor, i)];
-        r->row.side.samples.text = pile->side->arena + r->samples;
-        out->shard[i] = &r->row.side;
-        if (i == 0) {
-            out->row = r->row;
-            out->first = r;
-        }
-    }
-    return true;
-}
-
-/* ---- a pair ---- */
-
-/* The error of a tensor and one that is merged, of which x and y become what
- * to compare. Samples that say more than all other figures are not of the
- * same elements, so they are left out. room: for samples of both. */
-static struct diff diff_merged(const struct match *m, struct whole *one,
-                               struct whole *many, bool first_is_one,
-                               const struct diff_how *how, char *room)
-{
-    struct diff_side *x = &one->row.side, *y = &many->row.side;
-    struct diff_side whole = *x;
-    struct diff_side *a = first_is_one ? x : y, *b = first_is_one ? y : x;
-    struct merge_plan plan =
-        merge_plan(x, many->shard, many->n, m->padded);
-    struct merge_samples s = {.whole = room, .shards = room + x->samples.n};
-    struct diff without, with;
-    y->shape = x->shape;
-    y->sampling = x->sampling;
-    y->sampling_arg = x->sampling_arg;
-    x->samples.n = y->samples.n = 0;
-    without = diff_of(a, b, how);
-    for (int dealt = 0; dealt < 2; dealt++) {
-        if (dealt && (!m->batch || plan.way != MERGE_BLOCKS))
-            break;
-        if (dealt)
-            plan.way = MERGE_DEALT;
-        merge_samples(&plan, &whole, many->shard, many->n, &s);
-        x->samples = (struct slice){s.whole,
-                                    s.n * trd_dtype_bytes(x->dtype)};
-        y->samples = (struct slice){s.shards,
-                                    s.n * trd_dtype_bytes(y->dtype)};
-        with = diff_of(a, b, how);
-        if (with.error <= COMPARE_GAIN || without.error > COMPARE_GAIN)
-            return with;
-    }
-    x->samples.n = y->samples.n = 0;
-    return without;
-}
-
-static void merge_whole(struct whole *t, uint64_t pad)
-{
-    struct scan_row *r = &t->row;
-    if (t->n > 1)
-        merge_sides(t->shard, t->n, pad, &r->side);
-}
-
-/* Root of the sum of squares of what the gradient of a parameter sums up;
- * compare.c has it for one rank's call. */
-static double scale_of(const struct pieces *p, const struct scan_row *grad)
-{
-    double square[2] = {0}, n[2] = {0}, rows = 0, g, x;
-    const struct walk_side *s = &p->w->a;
-    for (size_t i = 0; i < s->n && grad->pass == TRD_GRAD; i++) {
-        const struct scan_row *r = &s->row[i].row;
-        const char *last = strrchr(r->side.shape.text, ' ');
-        int back = r->pass == TRD_BACKWARD;
-        bool copy = i && by_name(&s->row[i - 1], &s->row[i]) == 0 &&
-                    s->row[i - 1].share == s->row[i].share;
-        if (r->pass > TRD_BACKWARD || r->io != TRD_INPUT || r->position ||
-            copy || !(diff_unit(r->side.dtype) > 0))
-            continue;
-        square[back] += pow(diff_rms(&r->side), 2) * (double)r->side.n;
-        n[back] += (double)r->side.n;
-        if (back && last && atof(last) > 0)
-            rows += (double)r->side.n / atof(last);
-    }
-    g = n[1] > 0 ? sqrt(square[1] / n[1]) : 0;
-    x = n[0] > 0 ? sqrt(square[0] / n[0]) : 0;
-    return strchr(grad->side.shape.text, ' ') ? g * x * sqrt(rows)
-                                              : g * sqrt(rows);
-}
-
-static bool copies_differ(const struct pile *pile, const struct split *s)
-{
-    if (s->size > 1 || pile->n < 2)
-        return false;
-    for (size_t i = 1; i < pile->n; i++) {
-        const struct diff_side *x = &pile->row[0].row.side;
-        const struct diff_side *y = &pile->row[i].row.side;
-        if (x->has & y->has & TRD_HAS_HASH && x->hash != y->hash)
-            return true;
-    }
-    return false;
-}
-
-static void learn(struct pieces *p, const struct whole *a,
-                  const struct whole *b, double error)
-{
-    const struct diff_side *x = &a->row.side, *y = &b->row.side;
-    if (a->row.pass == TRD_FORWARD && a->row.io == TRD_INPUT)
-        p->far += error > COMPARE_GAIN;
-    if (a->row.pass != TRD_BACKWARD || !(x->l2 > 0) || !(y->l2 > 0))
-        return;
-    for (int i = 0; i < PIECES_FACTOR_N; i++)
-        if (fabs(log(y->l2 / x->l2 / pieces_factor(p, i))) < 0.05) {
-            p->votes[i]++;
-            return;
-        }
-}
-
-/* Makes of two tensors what can be compared. */
-static int make_alike(const struct match *m, struct whole *a,
-                      struct whole *b, struct diff_how *how, char **room)
-{
-    struct whole *one = a->n == 1 ? a : b->n == 1 ? b : NULL;
-    struct whole *many = one == a ? b : a;
-    struct merge_plan plan = {.pad = 0};
-    how->inexact = a->row.side.n <= SMALL ? INEXACT_SMALL : INEXACT_LARGE;
-    if (one)
-        plan = merge_plan(&one->row.side, many->shard, many->n, m->padded);
-    merge_whole(a, one == b ? plan.pad : 0);
-    merge_whole(b, one == a ? plan.pad : 0);
-    if (!one) {
-        b->row.side.shape = a->row.side.shape;
-        a->row.side.samples.n = b->row.side.samples.n = 0;
-        return 0;
-    }
-    /* an element of the shards has at most 16 bytes */
-    *room = malloc(17 * one->row.side.samples.n + 1);
-    if (!*room)
-        return no_memory();
-    diff_merged(m, one, many, one == a, how, *room);
-    return 0;
-}
-
-static struct diff_how how_of(const struct match *m, const struct whole *a,
-                              const struct whole *b)
-{
-    const struct pieces *p = m->p;
-    struct diff_how how = {.scale = scale_of(p, &a->row)};
-    double factor = pieces_factor(p, p->factor);
-    bool back = a->row.pass == TRD_BACKWARD || a->row.pass == TRD_GRAD;
-    /* the loss of a part has a part of the weight */
-    if (m->batch && a->row.side.n == 1 && b->row.side.n == 1)
-        factor /= pieces_factor(p, PIECES_BY_SHARES);
-    if (back && !is_once(a->first) && fabs(factor - 1) > 0)
-        how.factor = factor;
-    return how;
-}
-
-static int judge(struct match *m, struct whole *a, struct whole *b,
-                 const struct diff_how *how)
-{
-    struct pieces *p = m->p;
-    struct compare_layout *l = &p->w->layout;
-    bool merged = a->n > 1 || b->n > 1;
-    struct compare_pair pair = {
-        .object = p->object < SIZE_MAX
-                      ? p->object
-                      : walk_object(p->w, &a->row, &b->row),
-        .call = (a->first->share * 2 + is_eval(a->first)) * CALLS +
-                a->first->call % CALLS,
-        .stage = layout_stage(&p->w->a.layout, a->row.rank),
-        .apart = copies_differ(&m->a, &m->split_a) ||
-                 copies_differ(&m->b, &m->split_b)};
-    int code = walk_pair(p->w, &pair, &a->row, &b->row, how);
-    l->copies += pair.there && !merged;
-    l->merged += pair.there && merged && !m->batch;
-    l->batch += pair.there && merged && m->batch;
-    return code;
-}
-
-/* Judges tensor i of so many, or with a place for it measures its error. */
-static int pair(struct match *m, size_t i, size_t tensors, double *error)
-{
-    struct diff_how how = {0};
-    struct whole a = {.n = 0}, b = {.n = 0};
-    size_t na = m->a.n / m->split_a.size, nb = m->b.n / m->split_b.size;
-    char *room = NULL;
-    int code = 0;
-    if (!gather(&m->a, &m->split_a, i * na / tensors, &a) ||
-        !gather(&m->b, &m->split_b, i * nb / tensors, &b))
-        code = no_memory();
-    if (!code)
-        how = how_of(m, &a, &b);
-    if (!code && (a.n > 1 || b.n > 1))
-        code = make_alike(m, &a, &b, &how, &room);
-    if (!code && m->flat)
-        b.row.side.shape = a.row.side.shape;
-    if (!code && error)
-        *error = diff_of(&a.row.side, &b.row.side, &how).error;
-    else if (!code && m->p->learning)
-        learn(m->p, &a, &b, diff_of(&a.row.side, &b.row.side, &how).error);
-    else if (!code)
-        code = judge(m, &a, &b, &how);
-    free(room);
-    free(a.shard);
-    free(b.shard);
-    return code;
-}
-
-/* ---- pairing ---- */
-
-static size_t tensors_of(const struct match *m)
-{
-    size_t a = m->a.n / m->split_a.size, b = m->b.n / m->split_b.size;
-    return a > b ? a : b;
-}
-
-static int worst_of(struct match *m, double *worst)
-{
-    int code = 0;
-    *worst = 0;
-    for (size_t i = 0; i < tensors_of(m) && !code; i++) {
-        double error = 0;
-        code = pair(m, i, tensors_of(m), &error);
-        *worst = fmax(*worst, error);
-    }
-    return code;
-}
-
-static bool may_stride(const struct pile *pile, const struct split *s)
-{
-    return s->size > 1 && s->size < pile->n;
-}
-
-/* Which ranks have shards of one tensor is not known where there are copies
- * of shards: neighbours, or those that are far from each other. */
-static int choose_order(struct match *m)
-{
-    bool a = may_stride(&m->a, &m->split_a);
-    bool b = may_stride(&m->b, &m->split_b);
-    struct split best_a = m->split_a, best_b = m->split_b;
-    double best = INFINITY, worst;
-    for (int i = 0; i < 4 && (a || b); i++) {
-        int code;
-        if ((i & 1 && !a) || (i & 2 && !b))
-            continue;
-        m->split_a.strided = i & 1;
-        m->split_b.strided = i & 2;
-        code = worst_of(m, &worst);
-        if (code)
-            return code;
-        if (worst < best) {
-            best = worst;
-            best_a = m->split_a;
-            best_b = m->split_b;
-        }
-        if (best <= COMPARE_GAIN)
-            break;
-    }
-    m->split_a = best_a;
-    m->split_b = best_b;
-    return 0;
-}
+/* ---- a name ---- */
 
 static void leave_out(struct match *m, enum compare_cause cause)
 {
@@ -460,46 +74,6 @@ static bool is_partial(const struct pile *pile)
     }
     return false;
 }
-
-static bool find_padded(struct match *m)
-{
-    m->padded = is_once(m->a.row);
-    return m->padded && find_splits(m);
-}
-
-/* The rows of one stage of a pipeline among those of several: the outermost
- * module has other inputs and outputs in each. */
-static struct pile stage_of(const struct pile *all, size_t begin)
-{
-    struct pile one = {all->side, all->row + begin, 0};
-    const struct layout *l = &all->side->layout;
-    uint32_t stage = l->rank[one.row->rank].stage;
-    while (begin + one.n < all->n &&
-           l->rank[one.row[one.n].rank].stage == stage)
-        one.n++;
-    return one;
-}
-
-static bool find_stages(struct match *m)
-{
-    struct pile a = m->a, b = m->b;
-    uint64_t *left = &m->p->w->layout.uncompared[COMPARE_STAGES];
-    for (size_t i = 0; i < a.n; i += m->a.n) {
-        m->a = stage_of(&a, i);
-        for (size_t j = 0; j < b.n; j += m->b.n) {
-            m->b = stage_of(&b, j);
-            if ((m->a.n < a.n || m->b.n < b.n) && find_splits(m)) {
-                if (!m->p->learning)
-                    *left += a.n - m->a.n + (b.n - m->b.n);
-                return true;
-            }
-        }
-    }
-    m->a = a;
-    m->b = b;
-    return false;
-}
-
 /* Have parts of the batch other values, such as losses of their own? */
 static bool values_differ(const struct pile *pile)
 {
@@ -548,7 +122,7 @@ static int pair_own(struct match *m)
         leave_out(m, COMPARE_OWN);
         return 0;
     }
-    return judge(m, &a, &b, &how);
+    return match_judge(m, &a, &b, &how);
 }
 
 static bool has_shape(const struct pile *pile)
@@ -559,7 +133,7 @@ static bool has_shape(const struct pile *pile)
 /* One record on each side, of a parameter that FSDP1 has flattened? */
 static bool is_flattened(const struct match *m)
 {
-    return m->a.n == 1 && m->b.n == 1 && is_once(m->a.row) &&
+    return m->a.n == 1 && m->b.n == 1 && match_is_once(m->a.row) &&
            m->a.row->row.side.n == m->b.row->row.side.n &&
            has_shape(&m->a) != has_shape(&m->b);
 }
@@ -568,7 +142,7 @@ static bool is_flattened(const struct match *m)
 static bool is_alone(const struct match *m)
 {
     return m->a.n == 1 && m->b.n == 1 &&
-           !(is_once(m->a.row) &&
+           !(match_is_once(m->a.row) &&
              m->a.row->row.side.n != m->b.row->row.side.n);
 }
 
@@ -595,17 +169,17 @@ static int pair_piles(struct pieces *p, struct pile a, struct pile b,
     }
     m.split_a.size = m.split_b.size = 1;
     m.flat = is_flattened(&m);
-    if (!m.flat && !is_alone(&m) && !find_splits(&m) && !find_stages(&m) &&
-        !find_padded(&m) && !is_rank_by_rank(&m)) {
+    if (!m.flat && !is_alone(&m) && !match_splits(&m) && !match_stages(&m) &&
+        !match_padded(&m) && !is_rank_by_rank(&m)) {
         leave_out(&m, COMPARE_PIECES);
         return 0;
     }
     if (batch && m.split_a.size == 1 && m.split_b.size == 1 &&
         (values_differ(&m.a) || values_differ(&m.b)))
         return pair_own(&m);
-    code = choose_order(&m);
-    for (size_t i = 0, n = tensors_of(&m); i < n && !code; i++)
-        code = pair(&m, i, n, NULL);
+    code = match_order(&m);
+    for (size_t i = 0, n = match_tensors(&m); i < n && !code; i++)
+        code = match_pair(&m, i, n, NULL);
     return code;
 }
 
@@ -683,9 +257,9 @@ static int join_name(struct pieces *p, struct pile a, struct pile b)
     int code = 0;
     drop_others(p, &a, &b);
     drop_others(p, &b, &a);
-    if (is_once(r))
+    if (match_is_once(r))
         return pair_piles(p, a, b, false);
-    if (!is_eval(r)) {
+    if (!match_is_eval(r)) {
         na *= p->batch[0].micro;
         nb *= p->batch[1].micro;
     }
@@ -717,7 +291,7 @@ static struct pile next_pile(struct walk_side *s, size_t at)
 {
     struct pile pile = {s, s->row + at, 0};
     while (at + pile.n < s->n &&
-           (pile.n == 0 || by_name(pile.row, &pile.row[pile.n]) == 0))
+           (pile.n == 0 || match_by_name(pile.row, &pile.row[pile.n]) == 0))
         pile.n++;
     return pile;
 }
@@ -727,11 +301,13 @@ int pieces_join(struct pieces *p)
     struct walk_side *a = &p->w->a, *b = &p->w->b;
     size_t i = 0, j = 0;
     int code = 0;
-    qsort(a->row, a->n, sizeof *a->row, by_piece);
-    qsort(b->row, b->n, sizeof *b->row, by_piece);
+    if (a->n)
+        qsort(a->row, a->n, sizeof *a->row, by_piece);
+    if (b->n)
+        qsort(b->row, b->n, sizeof *b->row, by_piece);
     while (!code && (i < a->n || j < b->n)) {
         struct pile x = next_pile(a, i), y = next_pile(b, j);
-        int d = !x.n ? 1 : !y.n ? -1 : by_name(x.row, y.row);
+        int d = !x.n ? 1 : !y.n ? -1 : match_by_name(x.row, y.row);
         if (d == 0)
             code = join_name(p, x, y);
         else

@@ -216,10 +216,11 @@ static void put_compare(FILE *f, const struct report *r)
             ",\"rounding\":%" PRIu64 ",\"differ\":%" PRIu64 ",\"blind\":%"
             PRIu64 ",\"only_a\":%" PRIu64 ",\"only_b\":%" PRIu64
             ",\"shape\":%" PRIu64 ",\"dtype\":%" PRIu64 ",\"nan\":%" PRIu64
-            ",\"nan_alike\":%" PRIu64 "},\"text\":%s,\"missing\":[",
+            ",\"nan_alike\":%" PRIu64 ",\"functions_a\":%" PRIu64
+            ",\"functions_b\":%" PRIu64 "},\"text\":%s,\"missing\":[",
             c->compared, c->equal, c->rounding, c->differ, c->blind,
             c->only_a, c->only_b, c->shape, c->dtype, c->nan, c->nan_alike,
-            c->text ? "true" : "false");
+            c->functions_a, c->functions_b, c->text ? "true" : "false");
     put_missing(f, r->a, c->missing_a, c->missing_a_n);
     putc(',', f);
     put_missing(f, r->b, c->missing_b, c->missing_b_n);

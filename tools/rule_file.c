@@ -32,7 +32,7 @@ static char *read_text(const char *file, int *code)
     else if ((n = fread(text, 1, RULE_FILE_BYTES + 1, f)) > RULE_FILE_BYTES)
         *code = ctl_fail(CTL_BAD, "'%s' is larger than 4 MiB", file);
     else if (ferror(f))
-        *code = ctl_fail(CTL_FAILED, "cannot read '%s': %s", file,
+        *code = ctl_fail(CTL_BAD, "cannot read '%s': %s", file,
                          ctl_errno(errno));
     else if (memchr(text, '\0', n))
         *code = ctl_fail(CTL_BAD, "'%s' is not text: it has a NUL byte", file);

@@ -50,6 +50,7 @@ struct word {
 struct words {
     struct word *at;
     size_t n;
+    size_t last;       /* index of what was looked for before */
 };
 struct scan {
     sqlite3 *db;
@@ -156,7 +157,12 @@ static int take_object(struct scan *s, sqlite3_stmt *row, void *to)
     o->class_name = column_text(row, 1);
     o->instance = sqlite3_column_int64(row, 2);
     o->module = column_text(row, 3);
-    return o->class_name && o->module ? 0 : no_memory();
+    if (!o->class_name || !o->module)
+        return no_memory();
+    if (strlen(o->class_name) > TRD_MAX_NAME ||
+        strlen(o->module) > TRD_MAX_NAME)
+        return damaged(s, "the name of an object is too long");
+    return 0;
 }
 
 static int take_stream(struct scan *s, sqlite3_stmt *row, void *to)
@@ -229,6 +235,9 @@ static int load(struct scan *s, int64_t attempt)
     if (!code)
         code = each(s, "SELECT id, rank, attempt, seq, world, info FROM stream"
                        " ORDER BY id", take_stream, NULL);
+    if (!code && attempt > last)
+        code = ctl_fail(CTL_BAD, "'%s' has no attempt %lld: its last is %lld",
+                        s->file, (long long)attempt, (long long)last);
     if (!code)
         code = each(s, sql_places, take_place, NULL);
     if (!code)
@@ -373,6 +382,15 @@ static const struct word *find_word(const struct words *w, int64_t id)
     return w->n ? bsearch(&id, w->at, w->n, sizeof *w->at, by_id) : NULL;
 }
 
+/* Mostly it is the word of the record before. */
+static const struct word *next_word(struct words *w, int64_t id)
+{
+    const struct word *at = w->n ? &w->at[w->last] : NULL;
+    if (at && at->id != id && (at = find_word(w, id)))
+        w->last = (size_t)(at - w->at);
+    return at;
+}
+
 const char *scan_path(const struct scan *s, int64_t path)
 {
     const struct word *w = find_word(&s->path, path);
@@ -414,10 +432,18 @@ int scan_goto(struct scan *s, int64_t step, int64_t object)
     return begin(s);
 }
 
+/* NULL reads as 0, so only of a 0 it is asked whether it is there: each
+ * question costs as much as the value. */
+static bool is_there(const struct scan *s, int i, bool zero)
+{
+    return !zero || sqlite3_column_type(s->rows, i) != SQLITE_NULL;
+}
+
 static double real(const struct scan *s, int i, bool *there)
 {
-    *there = sqlite3_column_type(s->rows, i) != SQLITE_NULL;
-    return *there ? sqlite3_column_double(s->rows, i) : 0;
+    double v = sqlite3_column_double(s->rows, i);
+    *there = is_there(s, i, !(v < 0 || v > 0));
+    return v;
 }
 
 /* A figure of a text log, whose NaN and infinities are codes. */
@@ -455,9 +481,9 @@ static void read_figures(const struct scan *s, struct diff_side *f)
     f->l2 = real(s, L2, &a);
     if (a)
         f->has |= TRD_HAS_L2;
-    if (sqlite3_column_type(s->rows, HASH) != SQLITE_NULL)
-        f->has |= TRD_HAS_HASH;
     f->hash = (uint64_t)sqlite3_column_int64(s->rows, HASH);
+    if (is_there(s, HASH, f->hash == 0))
+        f->has |= TRD_HAS_HASH;
     f->samples.text = sqlite3_column_blob(s->rows, SAMPLES);
     f->samples.n = (size_t)sqlite3_column_bytes(s->rows, SAMPLES);
     if (text) {
@@ -534,7 +560,7 @@ static int read_row(struct scan *s, bool *wanted)
     r->note = sqlite3_column_int64(s->rows, NOTE);
     r->path = sqlite3_column_int64(s->rows, PATH);
     r->side.dtype = sqlite3_column_int(s->rows, DTYPE);
-    shape = find_word(&s->shape, sqlite3_column_int64(s->rows, SHAPE));
+    shape = next_word(&s->shape, sqlite3_column_int64(s->rows, SHAPE));
     if (!shape) {
         *wanted = false;
         return 0;

@@ -349,6 +349,15 @@ SPLITS = {
     "quarters": (4, 1, ("gpt", "llama", "rnn")),
 }
 
+# What two ranks do not add up: bug of layout_script.py -> (layout, module,
+# pass).
+REDUCTIONS = {
+    "reduction": ("tp", "layers.1.mlp.down", "forward"),
+    "reduction_attn": ("tp", "layers.0.attn.o", "forward"),
+    "reduction_back": ("tp", "layers.1.mlp.gate", "backward"),
+    "gradient": ("ddp", "layers.1.mlp.down", "grad"),
+}
+
 
 def _batch(dtype, words, size, g):
     if words:

@@ -69,9 +69,10 @@ class Column(nn.Module):
     def __init__(self, whole):
         super().__init__()
         self.weight = nn.Parameter(part(whole.weight, 0).clone())
+        self.reduces = True
 
     def forward(self, x):
-        return F.linear(Copy.apply(x), self.weight)
+        return F.linear(Copy.apply(x) if self.reduces else x, self.weight)
 
 
 class Row(nn.Module):
@@ -235,6 +236,10 @@ def break_it(model, bug):
     layer = model.layers[1]
     if bug == "reduction":
         layer.mlp.down.reduces = False
+    elif bug == "reduction_attn":
+        model.layers[0].attn.o.reduces = False
+    elif bug == "reduction_back":
+        layer.mlp.gate.reduces = False
     elif bug == "eps":
         layer.n2.eps = 1e-2
     elif bug == "scale":

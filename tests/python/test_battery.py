@@ -11,7 +11,9 @@ import pytest
 
 import battery
 from battery_peers import RULES, Watch, first
-from test_compare import compare, studio, train  # noqa: F401
+from test_check import check
+from test_compare import compare, studio, told, train  # noqa: F401
+from test_layouts import run as on_ranks  # noqa: F401
 
 ALL = os.environ.get("TRD_BATTERY") == "all"
 TOOLS = ("tracerd", *RULES)
@@ -83,3 +85,32 @@ def test_gradients_of_another_split_are_the_same(studio, name):  # noqa: F811
         if result["verdict"] not in ("same", "rounding"):
             wrong.append((kind, result["verdict"], result["culprit"]))
     assert not wrong
+
+
+@pytest.mark.parametrize("bug", battery.REDUCTIONS)
+def test_a_reduction_that_two_ranks_leave_out(room, on_ranks, bug):  # noqa: F811
+    layout, module, pass_ = battery.REDUCTIONS[bug]
+    wrong = []
+    for base in (layout, "single"):
+        result = compare(room, on_ranks(base), on_ranks(layout, bug))
+        told(f"{base}-{layout}", bug, result)
+        c = result["culprit"] or {}
+        found = c.get("module"), c.get("pass"), c.get("iteration")
+        if result["verdict"] != "differs" or found != (module, pass_, 1):
+            wrong.append((base, result["verdict"], found))
+    assert not wrong
+
+
+def test_replicas_that_leave_out_a_reduction(room, on_ranks):  # noqa: F811
+    found = check(room, on_ranks("ddp", "gradient"))["findings"]
+    first = next(f for f in found if f["kind"] == "replicas")
+    assert first["module"] == "layers.1.mlp.down"
+    assert (first["pass"], first["iteration"]) == ("grad", 1)
+
+
+@pytest.mark.parametrize("layout", ["tp", "ddp"])
+def test_two_ranks_that_leave_nothing_out(room, on_ranks, layout):  # noqa: F811
+    result = compare(room, on_ranks(layout), on_ranks(layout, "again"))
+    told(f"{layout}-{layout}", "again", result)
+    assert result["verdict"] in ("same", "rounding")
+    assert not check(room, on_ranks(layout))["findings"]

@@ -281,41 +281,6 @@ def test_progress_tells_the_first_divergence_on_the_way(here, fresh):
     assert here.tracectl("compare", "a", "a", "--progress").stderr == ""
 
 
-@pytest.mark.parametrize(
-    "option, text, why",
-    [
-        ("--map", "a b\nonly-one\n", "map:2: expected two names"),
-        ("--map", "a b c\n", "map:1: expected two names"),
-        ("--map", "a *\n", "map:1: the second name may have"),
-        ("--map", "\npp=x a b\n", "map:2: expected DIMENSION=PLACE"),
-        ("--map", "a =1 b\n", "map:1: expected DIMENSION=PLACE"),
-        ("--map", "a pp=1\n", "map:1: expected two names"),
-        ("--map", "pp=1\n", "map:1: expected two names"),
-        ("--rules", "*\n", "rules:1: nothing is said of '*'"),
-        ("--rules", "\n* rtol=x\n", "rules:2: expected ignore"),
-        ("--rules", "* noise=0\n", "rules:1: expected ignore"),
-        ("--rules", "* rtol=nan\n", "rules:1: expected ignore"),
-        ("--rules", "* noise=2\0\n", "rules' is not text"),
-    ],
-)
-def test_a_bad_file_is_told_with_its_line(
-    here, tmp_path, option, text, why
-):
-    one_run("any", model_of(nn.GELU()))
-    file = tmp_path / option[2:]
-    file.write_text(text)
-    done = here.tracectl("compare", "any", "any", option, file, ok=(2,))
-    assert why in done.stderr and done.stdout == ""
-
-
-def test_a_file_without_end_is_refused(here):
-    one_run("any", model_of(nn.GELU()))
-    done = here.tracectl(
-        "compare", "any", "any", "--map", "/dev/zero", ok=(2,)
-    )
-    assert "'/dev/zero' is larger than 4 MiB" in done.stderr
-
-
 def test_a_run_that_is_not_there(here):
     one_run("any", model_of(nn.GELU()))
     done = here.tracectl("compare", "any", "none", ok=(3,))

@@ -1,4 +1,4 @@
-"""tracectl report: the page, in a real Chromium without a network."""
+"""tracectl report: what the page says, and the command."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import re
 import socket
 import sqlite3
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,147 +13,10 @@ import pytest
 import made_run
 import programs
 from made_run import Run, make, transformer
+from report_page import CULPRIT, MODEL, data, report, result, tracectl
 
-selenium = pytest.importorskip("selenium")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-
-CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-MODEL = transformer(4)
-CULPRIT = "blocks.2.mlp.act"
-ORDER = [m for m, _ in MODEL]
+pytest_plugins = "report_fixtures"
 EVIL = '</script><img src=x onerror="window.hit=1">'
-
-
-def tracectl(*args):
-    programs.need("tracectl")
-    return subprocess.run(
-        [programs.program("tracectl"), *map(str, args)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-    )
-
-
-def result(*args):
-    return json.loads(tracectl("-o", "json", *args).stdout)
-
-
-def poisoned(module, what, step, rank):
-    """NaN is born in the culprit at step 4 and is in the weights later."""
-    born = step == 4 and (what != 1 or ORDER.index(module) >=
-                          ORDER.index(CULPRIT))
-    return 3 if step > 4 or born else 0
-
-
-def report(folder, *runs, more=()):
-    """The page of runs, files or Run; and those as files."""
-    files = []
-    for i, run in enumerate(runs):
-        if isinstance(run, Run):
-            run = make(folder / f"{'ab'[i]}.db", run)
-        files.append(run)
-    page = folder / "page.html"
-    done = tracectl("report", *files, "--out", page, *more)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
-    return page, files
-
-
-def data(page):
-    """What the page holds, read as a browser does."""
-    text = Path(page).read_text()
-    block = re.findall(
-        r'<script type="application/json" id="data">(.*?)</script>', text,
-        re.S)
-    assert len(block) == 1
-    return json.loads(block[0])
-
-
-class Browser:
-    """A Chromium; open() ends the test when it complains or asks for
-    anything but the page."""
-
-    def __init__(self):
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        for word in ("--headless=new", "--disable-gpu", "--hide-scrollbars",
-                     "--disable-dev-shm-usage", "--no-first-run"):
-            options.add_argument(word)
-        if os.getuid() == 0:
-            options.add_argument("--no-sandbox")
-        options.set_capability(
-            "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(
-            options=options, service=webdriver.ChromeService(DRIVER))
-        self.page = None
-
-    def open(self, page, theme="light", width=1280):
-        self.logs()
-        self.page = Path(page).as_uri()
-        self.command("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": theme}])
-        self.command("Emulation.setDeviceMetricsOverride", width=width,
-                     height=900, deviceScaleFactor=1, mobile=False)
-        self.driver.get(self.page)
-        return self
-
-    def command(self, name, **how):
-        return self.driver.execute_cdp_cmd(name, how)
-
-    def run(self, script, *args):
-        return self.driver.execute_script(script, *args)
-
-    def logs(self):
-        """Complaints, and addresses that were asked for."""
-        asked = []
-        for entry in self.driver.get_log("performance"):
-            event = json.loads(entry["message"])["message"]
-            if event["method"] == "Network.requestWillBeSent":
-                asked.append(event["params"]["request"]["url"])
-        return [e["message"] for e in self.driver.get_log("browser")], asked
-
-    def quiet(self):
-        complaints, asked = self.logs()
-        assert complaints == []
-        assert {a.split("#")[0] for a in asked} <= {self.page}
-
-    def all(self, css):
-        return self.driver.find_elements(By.CSS_SELECTOR, css)
-
-    def text(self, css):
-        return self.run(
-            "return document.querySelector(arguments[0]).textContent", css)
-
-    def press(self, *keys):
-        self.driver.switch_to.active_element.send_keys(*keys)
-
-    def focused(self, what="aria-label"):
-        return self.run(
-            "return document.activeElement.getAttribute(arguments[0])", what)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not (os.path.exists(CHROMIUM) and os.path.exists(DRIVER)):
-        pytest.skip("no chromium")
-    b = Browser()
-    yield b
-    b.driver.quit()
-
-
-@pytest.fixture(scope="module")
-def parted(tmp_path_factory):
-    """Two runs of two ranks with a culprit: the page, its files."""
-    return report(
-        tmp_path_factory.mktemp("parted"), Run(MODEL, 20, 2),
-        Run(MODEL, 20, 2, shift=made_run.fault(CULPRIT, MODEL),
-            info={"torch": "2.12.0", "threads": 4}))
-
-
-@pytest.fixture(scope="module")
-def ill(tmp_path_factory):
-    """A run with NaN."""
-    return report(tmp_path_factory.mktemp("ill"),
-                  Run(MODEL, 20, 2, hole=poisoned))
 
 
 # ---- what it says ----
@@ -179,6 +41,24 @@ def test_the_verdict_is_that_of_compare(browser, parted):
         assert got[name]["name"] == want[name]["name"]
         assert got[name]["rank"] == want[name]["rank"]
     browser.quiet()
+
+
+def test_functions_of_one_run_alone_are_a_note(browser, parted, tmp_path):
+    """Dumps have them as objects whose class is their path."""
+    function = [("Functional.relu", "Functional.relu")]
+    page, files = report(tmp_path, Run(MODEL, 3), Run(MODEL + function, 3))
+    want = result("compare", *files)
+    assert want["only_b"] == [] and want["counts"]["functions_b"] > 0
+    assert data(page)["counts"] == {
+        n: want["counts"][n] for n in data(page)["counts"]}
+    browser.open(page)
+    text = tracectl("compare", *files).stdout
+    (line,) = [one for one in text.split("\n") if "of functions" in one]
+    assert browser.text("#functions") == line[0].upper() + line[1:] + "."
+    assert not browser.all("#missing")
+    browser.quiet()
+    browser.open(parted[0])
+    assert not browser.all("#functions")
 
 
 def test_the_findings_are_those_of_check(browser, ill):
@@ -416,237 +296,6 @@ def test_nothing_can_reach_a_network(browser, parted):
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
             server.accept()
-
-
-# ---- keyboard and screen reader ----
-
-
-def tree_focus(browser):
-    browser.run("document.querySelector('[role=treeitem][tabindex=\"0\"]')"
-                ".focus()")
-
-
-def test_the_tree_is_walked_by_keys(browser, parted):
-    browser.open(parted[0])
-    tree_focus(browser)
-    assert browser.focused("title") == CULPRIT
-    assert browser.focused("aria-selected") == "true"
-    assert re.fullmatch(
-        r"act, GELU, error forward [\d,]+, backward [\d,]+, culprit",
-        browser.focused())
-    browser.press(Keys.ARROW_UP)
-    assert browser.focused("title") == "blocks.2.mlp.fc1"
-    browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
-    assert browser.focused("title") == "blocks.2.mlp.fc2"
-    browser.press(Keys.ARROW_LEFT)
-    assert browser.focused("title") == "blocks.2.mlp"
-    assert browser.focused("aria-expanded") == "true"
-    browser.press(Keys.ARROW_LEFT)
-    assert browser.focused("aria-expanded") == "false"
-    browser.press(Keys.ARROW_LEFT)
-    assert browser.focused("title") == "blocks.2"
-    browser.press(Keys.ARROW_RIGHT)
-    assert browser.focused("title") == "blocks.2.ln1"
-    browser.press(Keys.HOME)
-    assert browser.focused("aria-level") == "1"
-    browser.press(Keys.END)
-    assert browser.focused("title") == "head"
-    browser.press("n")
-    assert browser.focused("title") == "norm"
-    browser.press(Keys.ENTER)
-    assert browser.text("#detail-name") == "norm"
-    assert browser.focused("aria-selected") == "true"
-    # one stop of the tab key, and every row says its place
-    rows = browser.all("[role=treeitem]")
-    assert len([r for r in rows if r.get_attribute("tabindex") == "0"]) == 1
-    assert all(r.get_attribute("aria-posinset") for r in rows)
-    browser.quiet()
-
-
-def test_the_tree_shows_one_iteration_or_all(browser, parted):
-    browser.open(parted[0])
-    slider = browser.all(".slide input")[0]
-    assert slider.get_attribute("aria-valuetext") == "iteration 1"
-    embed = "[title=embed]"
-    label = browser.all(embed)[0].get_attribute("aria-label")
-    first = float(re.search(r"forward ([\d.]+)", label)[1])
-    assert 0 < first < 10
-    slider.send_keys(Keys.HOME)
-    assert slider.get_attribute("aria-valuetext") == "worst of all iterations"
-    label = browser.all(embed)[0].get_attribute("aria-label")
-    assert float(re.search(r"forward ([\d,.]+)", label)[1]
-                 .replace(",", "")) > 1000
-
-
-def test_a_module_is_found_by_a_part_of_its_name(browser, parted):
-    browser.open(parted[0])
-    search = browser.all("input[type=search]")[0]
-    search.send_keys("1.attn.q")
-    assert browser.text("#detail-name") == "blocks.1.attn.qkv"
-    search.send_keys("nothing")
-    assert "no module" in browser.text(".aside [role=status]")
-
-
-def test_the_map_says_its_cells_and_has_a_table(browser, parted):
-    page, _ = parted
-    got = data(page)
-    browser.open(page)
-    (box,) = browser.all("#heat .mapbox")
-    box.send_keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
-    forward = sorted((p for p in got["places"] if p[1] == 1 and p[7] >= 0),
-                     key=lambda p: p[6])
-    row = got["map"][forward[0][7]]
-    said = browser.text("#heat .say")
-    assert said.startswith("embed, iteration 2: ")
-    assert float(said.split(": ")[1].replace(",", "")) == pytest.approx(
-        row[1], rel=0.01)
-    box.send_keys(Keys.ENTER)
-    assert browser.text("#detail-name") == "embed"
-    browser.run("document.querySelector('#heat details').open = true")
-    browser.run("return new Promise(r => setTimeout(r, 50))")
-    cells = browser.run("""return [...document.querySelectorAll(
-        '#heat tbody tr:first-child td')].map(c => c.textContent)""")
-    assert cells[0] == "embed" and len(cells) == 1 + got["columns"][2]
-    assert cells[2] == said.split(": ")[1]
-    browser.quiet()
-
-
-def test_curves_are_walked_by_keys(browser, parted):
-    browser.open(parted[0])
-    (plot,) = browser.all("#growth .chart")
-    assert plot.get_attribute("role") == "slider"
-    plot.send_keys(Keys.HOME)
-    assert browser.text("#growth .say").startswith(
-        "embed, forward, iteration 1, record 2: gave ")
-    plot.send_keys(Keys.END)
-    assert "grad" in plot.get_attribute("aria-valuetext")
-    browser.quiet()
-
-
-@pytest.mark.parametrize("which", ["parted", "ill"])
-def test_what_can_be_used_has_a_name(browser, request, which):
-    browser.open(request.getfixturevalue(which)[0])
-    browser.command("Accessibility.enable")
-    nodes = browser.command("Accessibility.getFullAXTree")["nodes"]
-    roles = {}
-    for node in nodes:
-        role = node.get("role", {}).get("value")
-        name = node.get("name", {}).get("value", "")
-        roles.setdefault(role, []).append(name)
-    for role in ("button", "link", "combobox", "slider", "searchbox", "tree",
-                 "treeitem", "application", "region", "navigation", "table",
-                 "image"):
-        assert all(n.strip() for n in roles.get(role, [])), role
-    for role in ("treeitem", "slider", "application", "combobox", "table",
-                 "heading", "main", "banner", "navigation"):
-        assert roles.get(role), role
-    levels = browser.run("return [...document.querySelectorAll('h1,h2,h3')]"
-                         ".map(h => Number(h.tagName[1]))")
-    assert levels.count(1) == 1
-    assert all(b - a <= 1 for a, b in pairwise(levels))
-
-
-# ---- how it looks ----
-
-CONTRAST = """
-const light = c => c.map(v => (v /= 255) <= 0.04045 ? v / 12.92
-    : Math.pow((v + 0.055) / 1.055, 2.4));
-const shine = c => { const [r, g, b] = light(c);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-const parse = s => s.match(/[\\d.]+/g).map(Number);
-const behind = e => { for (; e; e = e.parentElement) {
-    const c = parse(getComputedStyle(e).backgroundColor);
-    if (c.length < 4 || c[3] === 1) return c.slice(0, 3); }
-    return [255, 255, 255]; };
-const poor = [];
-document.querySelectorAll("details").forEach(d => d.open = true);
-for (const e of document.querySelectorAll("body *")) {
-    const own = [...e.childNodes].some(n => n.nodeType === 3 &&
-        n.textContent.trim());
-    if (!own || !e.getClientRects().length ||
-        /SCRIPT|NOSCRIPT|OPTION/.test(e.tagName) || e.closest(".hidden"))
-        continue;
-    const style = getComputedStyle(e);
-    const svg = e instanceof SVGElement;
-    const a = shine(parse(svg ? style.fill : style.color).slice(0, 3));
-    const b = shine(behind(e));
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const big = parseFloat(style.fontSize) >= 24;
-    if (ratio < (big ? 3 : 4.5))
-        poor.push([e.className, e.textContent.slice(0, 20), ratio]);
-}
-return poor;
-"""
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["parted", "ill"])
-def test_text_stands_out_from_what_is_behind(browser, request, which, theme):
-    browser.open(request.getfixturevalue(which)[0], theme)
-    assert browser.run(
-        "return document.documentElement.dataset.theme") == theme
-    assert browser.run(CONTRAST) == []
-    browser.quiet()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_of_values_rise_in_lightness_alone(browser, parted, theme):
-    """Who sees no hue sees the order still: lightness goes one way."""
-    browser.open(parted[0], theme)
-    for row in "hm":
-        shine = browser.run("""
-            const style = getComputedStyle(document.documentElement);
-            return [0, 1, 2, 3, 4, 5, 6, 7].map(i => {
-                const c = style.getPropertyValue(`--${arguments[0]}${i}`)
-                    .trim().match(/[0-9a-f]{2}/g).map(x => parseInt(x, 16));
-                const l = c.map(v => (v /= 255) <= 0.04045 ? v / 12.92
-                    : Math.pow((v + 0.055) / 1.055, 2.4));
-                return 0.2126 * l[0] + 0.7152 * l[1] + 0.0722 * l[2];
-            });""", row)
-        steps = [(b + 0.05) / (a + 0.05) for a, b in pairwise(shine)]
-        if theme == "light":
-            steps = [1 / s for s in steps]
-        assert all(s > 1.1 for s in steps), (row, steps)
-
-
-def test_the_theme_is_changed_by_hand(browser, parted):
-    browser.open(parted[0], "dark")
-    (button,) = browser.all("#theme")
-    assert button.text == "Light theme"
-    before = browser.run("return getComputedStyle(document.body)"
-                         ".backgroundColor")
-    button.click()
-    assert button.text == "Dark theme"
-    after = browser.run("return getComputedStyle(document.body)"
-                        ".backgroundColor")
-    assert before != after
-    browser.quiet()
-
-
-@pytest.mark.parametrize("width", [360, 768])
-@pytest.mark.parametrize("which", ["parted", "ill"])
-def test_a_narrow_window_needs_no_scrolling_aside(
-        browser, request, which, width):
-    browser.open(request.getfixturevalue(which)[0], width=width)
-    assert browser.run(
-        "return document.documentElement.scrollWidth") == width
-    browser.quiet()
-
-
-def test_the_map_of_nan_tells_the_sides_apart(browser, tmp_path):
-    page, _ = report(tmp_path, Run(MODEL, 6),
-                     Run(MODEL, 6, hole=poisoned))
-    got = data(page)
-    (place,) = [p for p in got["places"] if p[1] == 1
-                and got["objects"][p[0]][0] == CULPRIT]
-    a, b = got["nan"][place[8]]
-    assert a == [0] * 6 and b == [0, 0, 0, 3, 3, 3]
-    browser.open(page)
-    assert browser.text("#nan").count("in B only") == 1
-    (box,) = browser.all("#nan .mapbox")
-    box.send_keys(Keys.ARROW_DOWN, Keys.END)
-    assert browser.text("#nan .say").endswith("A 0, B 3")
-    browser.quiet()
 
 
 # ---- the command ----

@@ -75,6 +75,11 @@ function verdictOfTwo() {
     tiles([["compared", c.compared], ["equal", c.equal],
       ["within rounding", c.rounding], ["differ", c.differ]].concat(odd)),
     shares(c),
+    c.functions_a || c.functions_b
+      ? el("p", { class: "small dim", id: "functions" }, "Not compared: " +
+        `${whole(c.functions_a)} records of functions only in A, ` +
+        `${whole(c.functions_b)} only in B.`)
+      : null,
     D.text ? el("p", { class: "small dim" }, "A side is a text log, exact " +
       "to 1e-5: what is nearer counts as equal.") : null);
 }
