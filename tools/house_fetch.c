@@ -17,6 +17,7 @@
 #include "proto/place.h"
 #include "schema.h"
 #include "tools/house_rows.h"
+#include "tools/house_where.h"
 #include "tools/run_file.h"
 #include "tools/tracectl.h"
 
@@ -76,7 +77,8 @@ struct fetch {
     struct house_place place;
     struct house *house;
     struct filling to;
-    size_t heads;
+    size_t heads, records;
+    int any;
     int code; /* of the first thing that went wrong in a row */
 };
 
@@ -250,13 +252,14 @@ static int put(struct fetch *f, enum insert which)
 /* ---- questions ---- */
 
 #ifdef __GNUC__
-__attribute__((format(printf, 3, 4)))
+__attribute__((format(printf, 4, 5)))
 #endif
 static int
-ask(struct fetch *f, house_row *row, const char *format, ...)
+ask_typed(struct fetch *f, house_row *row, const char *types,
+          const char *format, ...)
 {
     char sql[SQL_BYTES];
-    struct house_rows rows = {.row = row, .to = f};
+    struct house_rows rows = {.row = row, .to = f, .types = types};
     va_list args;
     va_start(args, format);
     vsnprintf(sql, sizeof sql, format, args);
@@ -264,10 +267,11 @@ ask(struct fetch *f, house_row *row, const char *format, ...)
     f->code = 0;
     enum house_result rc =
         house_ask(f->house, sql, NULL, 0, house_rows_take, &rows);
+    int bad = rows.bad || (rc == HOUSE_OK && !house_rows_good(&rows));
     house_rows_free(&rows);
     if (f->code)
         return f->code;
-    if (rows.bad)
+    if (bad)
         return ctl_fail(CTL_FAILED, "the answer of '%s' is damaged",
                         f->place.shown);
     if (rc != HOUSE_OK)
@@ -275,6 +279,8 @@ ask(struct fetch *f, house_row *row, const char *format, ...)
                         f->place.shown, house_why(f->house));
     return 0;
 }
+
+#define ask(f, row, ...) ask_typed(f, row, NULL, __VA_ARGS__)
 
 static int bad_row(struct fetch *f)
 {
@@ -407,6 +413,9 @@ static int on_path(void *to, const struct house_field *c, int n)
     " hash, samples, given, max_int, min_int, absmin_int, sampling,"           \
     " sampling_arg, histogram"
 
+/* As house_rows.h has them. */
+static const char record_types[] = "lsisblbillliissbslLLLLLFFFFFFLsBLLLbls";
+
 enum {
     AT_STEP,
     AT_CLASS,
@@ -462,6 +471,7 @@ static int on_record(void *to, const struct house_field *c, int n)
     sqlite3_stmt *q = f->to.insert[PUT_RECORD];
     if (n != AT_COUNT)
         return bad_row(f);
+    f->records++;
     if (put_words(f, c))
         return f->code;
     for (int i = 0; i <= AT_GIVEN; i++) {
@@ -485,41 +495,142 @@ static int on_record(void *to, const struct house_field *c, int n)
     return 0;
 }
 
-static size_t also(char *sql, size_t n, const char *column, int64_t v)
+static int ask_objects(struct fetch *f, const char *run, const char *where)
 {
-    if (v < 0)
-        return n;
-    return n + (size_t)snprintf(sql + n, SQL_BYTES / 2 - n, " AND %s = %lld",
-                                column, (long long)v);
+    return ask(f, on_object,
+               "SELECT DISTINCT object, class, instance, module FROM record"
+               " WHERE run = '%s' AND object > 0%s ORDER BY object, class,"
+               " instance, module FORMAT TabSeparated",
+               run, where);
 }
 
-int fetch_records(struct fetch *f, const char *run, const struct query *q)
+static int ask_paths(struct fetch *f, const char *run)
 {
-    char filter[SQL_BYTES / 2] = "";
-    size_t n = 0;
-    int code = fill(f, run);
-    if (q) {
-        n = also(filter, n, "rank", q->rank);
-        n = also(filter, n, "attempt", q->attempt);
-        n = also(filter, n, "iteration", q->iteration);
-        also(filter, n, "microbatch", q->microbatch);
+    return ask(f, on_path,
+               "SELECT DISTINCT path FROM record WHERE run = '%s'"
+               " ORDER BY path FORMAT TabSeparated",
+               run);
+}
+
+/* The columns of where are read first, and the others only near rows that it
+ * lets through; with a step it is found by the key. */
+static int ask_records(struct fetch *f, const char *run, const char *where,
+                       const char *limit)
+{
+    f->records = 0;
+    return ask_typed(f, on_record, record_types,
+                     "SELECT " RECORD_COLUMNS
+                     " FROM record%s%s WHERE run = '%s'%s FORMAT RowBinary",
+                     *where ? " PREWHERE 1" : "", where, run, limit);
+}
+
+static int on_any(void *to, const struct house_field *c, int n)
+{
+    struct fetch *f = to;
+    (void)c;
+    f->any = n > 0;
+    return 0;
+}
+
+/* Whether the run knows the object, module or path: then no later reading of
+ * a name is meant. */
+static int ask_known(struct fetch *f, const char *run,
+                     const struct name_reading *r, int *known)
+{
+    struct house_where w;
+    int code = 0;
+    house_where_who(r, &w);
+    f->any = r->kind == NAME_ALL || r->kind == NAME_TEXT;
+    if (!f->any)
+        code = ask(f, on_any,
+                   "SELECT 1 FROM record WHERE run = '%s'%s LIMIT 1"
+                   " FORMAT TabSeparated",
+                   run, w.text);
+    *known = f->any;
+    return code;
+}
+
+/* Objects come before records, in an order that does not depend on which of
+ * them are asked for. */
+static int fetch_where(struct fetch *f, const char *run, const char *where)
+{
+    int code = ask_objects(f, run, where);
+    return code ? code : ask_records(f, run, where, "");
+}
+
+static int fetch_reading(struct fetch *f, const char *run,
+                         const struct query *q, const struct name_reading *r)
+{
+    struct house_where w;
+    house_where_records(q, r, &w);
+    return fetch_where(f, run, w.text);
+}
+
+/* The readings of the name, with the first that the run knows at `at`. */
+static int find_reading(struct fetch *f, const char *run,
+                        const struct name_query *names, unsigned *at)
+{
+    int code = 0, known = 0;
+    for (*at = 0; code == 0 && *at < names->n; ++*at) {
+        code = ask_known(f, run, &names->reading[*at], &known);
+        if (known)
+            break;
     }
+    return code;
+}
+
+static int fetch_named(struct fetch *f, const char *run,
+                       const struct query *q, const struct name_query *names)
+{
+    int code = 0, known = 0;
+    for (unsigned i = 0; code == 0 && !known && i < names->n; i++) {
+        code = fetch_reading(f, run, q, &names->reading[i]);
+        known = f->records > 0; /* then it need not be asked for */
+        if (code == 0 && !known)
+            code = ask_known(f, run, &names->reading[i], &known);
+    }
+    return code;
+}
+
+/* What can be told about a name that has no records: all names, what the one
+ * that was meant has, and that the run has any. */
+static int fetch_near(struct fetch *f, const char *run,
+                      const struct name_query *names)
+{
+    struct house_where w;
+    unsigned at;
+    int code = ask_objects(f, run, "");
     if (code == 0)
-        code = ask(f, on_object,
-                   "SELECT DISTINCT object, class, instance, module FROM"
-                   " record WHERE run = '%s' AND object > 0 ORDER BY object,"
-                   " class, instance, module FORMAT TabSeparated",
-                   run);
+        code = ask_paths(f, run);
     if (code == 0)
-        code = ask(f, on_path,
-                   "SELECT DISTINCT path FROM record WHERE run = '%s'"
-                   " ORDER BY path FORMAT TabSeparated",
-                   run);
+        code = ask_records(f, run, "", " LIMIT 1");
     if (code == 0)
-        code = ask(f, on_record,
-                   "SELECT " RECORD_COLUMNS
-                   " FROM record WHERE run = '%s'%s FORMAT TabSeparated",
-                   run, filter);
+        code = find_reading(f, run, names, &at);
+    if (code || at == names->n)
+        return code;
+    house_where_who(&names->reading[at], &w);
+    return ask_records(f, run, w.text, "");
+}
+
+int fetch_records(struct fetch *f, const char *run, const struct query *q,
+                  enum fetch_what what)
+{
+    struct name_query names = {.n = 0};
+    const char *why;
+    int code = fill(f, run);
+    if (what != FETCH_ALL && q->name.n &&
+        name_parse(q->name, (enum name_as)q->as, &names, &why))
+        what = FETCH_ALL; /* what is wrong is told later */
+    if (what == FETCH_NEAR && !names.n)
+        what = FETCH_ALL;
+    if (code == 0 && what == FETCH_NEAR)
+        code = fetch_near(f, run, &names);
+    else if (code == 0 && what == FETCH_SOME && names.n)
+        code = fetch_named(f, run, q, &names);
+    else if (code == 0 && what == FETCH_SOME)
+        code = fetch_reading(f, run, q, NULL);
+    else if (code == 0 && (code = ask_paths(f, run)) == 0)
+        code = fetch_where(f, run, "");
     int bad = done(f);
     return code ? code : bad;
 }

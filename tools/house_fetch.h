@@ -19,9 +19,15 @@ const char *fetch_shown(const struct fetch *f);
 /* What is known of runs without their records: of all (run NULL), of the
  * newest (""), or of one. *n: how many there are. */
 int fetch_heads(struct fetch *f, const char *run, size_t *n);
-/* The records of a run whose head is there, those of q at least; q NULL: all.
- * What was fetched before is fetched again. */
-int fetch_records(struct fetch *f, const char *run, const struct query *q);
+enum fetch_what {
+    FETCH_ALL,  /* the records of the run */
+    FETCH_SOME, /* those that q asks for, at least */
+    FETCH_NEAR  /* where there are none: what can be said about that */
+};
+/* The records of a run whose head is there; q is for some and near. What was
+ * fetched before is fetched again. */
+int fetch_records(struct fetch *f, const char *run, const struct query *q,
+                  enum fetch_what what);
 /* The name of the run whose head came last. */
 const char *fetch_last(const struct fetch *f);
 

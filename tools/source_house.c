@@ -60,7 +60,7 @@ static int need_records(struct house_state *h, const struct query *q)
          memcmp(q->sql.text, "SELECT 1", 8) == 0))
         return 0;
     let_go(h);
-    code = fetch_records(h->fetch, h->run, some ? q : NULL);
+    code = fetch_records(h->fetch, h->run, q, some ? FETCH_SOME : FETCH_ALL);
     if (code == 0)
         h->have = some ? HAVE_SOME : HAVE_ALL;
     return code;
@@ -94,10 +94,8 @@ static int house_answer(void *state, const struct query *q, void *page,
         code = h->ops->ask(h->files, q, page, cap, n);
     if (code || all || h->have != HAVE_SOME || !is_nothing(page, *n))
         return code;
-    /* what there is instead is told from all of it */
     let_go(h);
-    h->have = HAVE_ALL;
-    code = fetch_records(h->fetch, h->run, NULL);
+    code = fetch_records(h->fetch, h->run, q, FETCH_NEAR);
     if (code == 0)
         code = open_files(h);
     return code ? code : h->ops->ask(h->files, q, page, cap, n);
@@ -146,7 +144,7 @@ int source_house_path(const char *url, const char *run, char **out)
     if (code == 0) {
         char name[TRD_MAX_RUN + 1];
         snprintf(name, sizeof name, "%s", fetch_last(f));
-        code = fetch_records(f, name, NULL);
+        code = fetch_records(f, name, NULL, FETCH_ALL);
         length = strlen(fetch_dir(f)) + strlen(name) + 8;
         if (code == 0 && (*out = malloc(length)))
             snprintf(*out, length, "%s/%s.db", fetch_dir(f), name);

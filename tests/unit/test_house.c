@@ -100,6 +100,62 @@ static void test_house__rows_come_in_any_pieces(void **state)
     }
 }
 
+static int on_binary(void *to, const struct house_field *c, int n)
+{
+    (void)to;
+    assert_int_equal(n, 6);
+    assert_int_equal(house_whole(&c[0]), rows_n == 0 ? 255 : 0);
+    assert_int_equal(c[1].s.n, rows_n == 0 ? 3 : 0);
+    assert_true(c[2].null == (rows_n == 0));
+    if (rows_n++ == 0) {
+        assert_memory_equal(c[1].s.text, "\0\n\t", 3);
+        assert_int_equal(house_whole(&c[3]), -1);
+    } else {
+        assert_int_equal(house_whole(&c[2]), 7);
+        assert_int_equal(house_whole(&c[3]), 1);
+    }
+    assert_true(house_real(&c[4]) == -2.0);
+    assert_int_equal(house_whole(&c[5]), 0x80000001);
+    return 0;
+}
+
+static void test_house__binary_rows_come_in_any_pieces(void **state)
+{
+    static const char bytes[] =
+        "\xff\3\0\n\t\1\xff\xff\xff\xff\xff\xff\xff\xff"
+        "\0\0\0\0\0\0\0\xc0\1\0\0\x80"
+        "\0\0\0\7\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0"
+        "\0\0\0\0\0\0\0\xc0\1\0\0\x80";
+    (void)state;
+    for (size_t piece = 1; piece < sizeof bytes; piece++) {
+        struct house_rows r = {.row = on_binary, .types = "bsLlfi"};
+        rows_n = 0;
+        for (size_t at = 0; at < sizeof bytes - 1; at += piece) {
+            size_t left = sizeof bytes - 1 - at;
+            assert_int_equal(
+                house_rows_take(&r, bytes + at, left < piece ? left : piece),
+                0);
+        }
+        assert_int_equal(rows_n, 2);
+        assert_true(house_rows_good(&r));
+        assert_int_equal(house_rows_take(&r, "\0", 1), 0);
+        assert_false(house_rows_good(&r));
+        house_rows_free(&r);
+    }
+}
+
+/* A server that fails while it answers writes that into the answer. */
+static void test_house__an_error_among_binary_rows_is_none(void **state)
+{
+    static const char text[] = "Code: 241, e.displayText() = DB::Exception: "
+                               "Memory limit (for query) exceeded";
+    struct house_rows r = {.row = on_binary, .types = "bLsLlfi"};
+    (void)state;
+    assert_int_equal(house_rows_take(&r, text, sizeof text - 1), 1);
+    assert_false(house_rows_good(&r));
+    house_rows_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +163,8 @@ int main(void)
         cmocka_unit_test(test_house__a_wrong_address_is_told),
         cmocka_unit_test(test_house__a_password_file_that_is_missing),
         cmocka_unit_test(test_house__rows_come_in_any_pieces),
+        cmocka_unit_test(test_house__binary_rows_come_in_any_pieces),
+        cmocka_unit_test(test_house__an_error_among_binary_rows_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
