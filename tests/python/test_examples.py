@@ -16,13 +16,19 @@ from programs import TOP
 EXAMPLES = TOP / "tools" / "examples"
 
 
-def shell(command, **env):
+def shell(command, code=0, **env):
     done = subprocess.run(
         str(command), shell=True, capture_output=True, text=True, timeout=600,
         env=programs.environment(**env),
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert done.returncode == code, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def refuses(program, env):
+    """It runs nothing with arguments that it does not know."""
+    for arguments in ("--no-tracing", "--no-trace more", "''"):
+        assert not shell(f"{program} {arguments}", code=2, **env)
 
 
 def library():
@@ -64,6 +70,7 @@ def test_c_example_records_its_training(daemon, tmp_path):
     assert traced == shell(f"{program} --no-trace", **env)
     losses = [float(line) for line in traced.split()]
     assert len(losses) == 5 and losses == sorted(losses, reverse=True)
+    refuses(program, env)
 
     records = daemon.query("regression", "*")
     assert len(records) == 5 * 5
@@ -117,6 +124,7 @@ def test_libtorch_example_is_unchanged_and_records_all(daemon, tmp_path):
     untraced = shell(f"{program} --no-trace", **env).splitlines()
     assert [line for line in lines if line[:7] != "record "] == untraced
     assert len(untraced) == 3 + 4
+    refuses(program, env)
 
     records = daemon.query("mlp", "*")
     kept = {r["name"]: r for r in records}

@@ -58,6 +58,123 @@ def test_any_optimizer_with_a_parameter_of_the_model_counts(recorded):
     assert [r.iteration for r in grads] == [1, 2]
 
 
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.maker, self.judge = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.judge(self.maker(x))
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("given", ["none", "the first", "both"])
+def test_the_second_optimizer_has_its_own_gradients_from_the_first_on(
+    recorded, given, anew
+):
+    """They are changed between the two steps, as by clipping, or made anew
+    by a pass that begins the next iteration, as of two adversaries."""
+    model = Pair()
+    first, second = (
+        torch.optim.SGD(part.parameters(), lr=0.1)
+        for part in (model.maker, model.judge)
+    )
+    wanted = []
+    optimizer = {"none": None, "the first": first, "both": [first, second]}
+    with tracerd.attach(model, optimizer[given]):
+        for value in (1.0, 2.0, 3.0):
+            model(torch.full((1, 2), value)).sum().backward()
+            first.step()
+            if anew:
+                second.zero_grad()
+                model.judge(torch.full((1, 2), -value)).sum().backward()
+            model.judge.weight.grad.mul_(0.5)
+            wanted.append(model.judge.weight.grad.flatten().tolist())
+            second.step()
+            model.zero_grad()
+    for layer in ("maker", "judge"):
+        grads = pick(recorded, pass_="grad", path=f"{layer}.weight")
+        assert names_of(grads) == [
+            (f"{layer}.weight", i + (anew and layer == "judge"), "final")
+            for i in (1, 2, 3)
+        ]
+    assert [r.samples for r in grads] == wanted
+
+
+def test_an_optimizer_of_copies_is_told_of_once(recorded):
+    """As of distributed optimizers: nothing says that its steps are ours."""
+    model = nn.Linear(2, 1)
+    copies = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(copies, lr=0.1)
+    with pytest.warns(RuntimeWarning, match="no iteration has ended") as told:
+        with tracerd.attach(model) as t:
+            for _ in range(9):
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            assert t.iteration == 1
+    assert len(told) == 1
+
+
+def test_optimizers_of_others_are_not_told_of(recorded, recwarn):
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    ours, theirs = (
+        torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)
+    )
+    with tracerd.attach(model):
+        for _ in range(9):
+            theirs.step()
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            ours.step()
+            for _ in range(9):
+                theirs.step()
+    assert not recwarn
+
+
+class Sharded:
+    """As DeepSpeed's optimizers: no hooks, and a torch optimizer inside that
+    a step does not reach where a gradient is not finite."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+        self.loss_scale = 1
+        self.scales = []
+
+    def _update_scale(self, has_overflow=False):
+        self.scales.append(has_overflow)
+
+    def step(self):
+        grads = [p.grad for g in self.param_groups for p in g["params"]]
+        overflow = not all(g.isfinite().all() for g in grads)
+        self._update_scale(overflow)
+        if not overflow:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_step_that_deepspeed_leaves_out(recorded, monkeypatch, tells):
+    home = "deepspeed.runtime.zero.stage" if tells else "deepspeed.runtime"
+    monkeypatch.setattr(Sharded, "__module__", home)
+    model = nn.Linear(2, 1)
+    optimizer = Sharded(torch.optim.SGD(model.parameters(), lr=0.1))
+    before = dict(vars(optimizer))
+    with tracerd.attach(model, optimizer) as t:
+        for value in (1.0, float("inf"), 2.0):
+            model(torch.full((1, 2), value)).sum().backward()
+            optimizer.step()
+        assert t.iteration == 4
+    assert vars(optimizer) == before
+    assert optimizer.scales == [False, True, False]
+    grads = pick(recorded, pass_="grad", path="weight")
+    second = "skipped" if tells else "final"
+    assert [(r.iteration, r.labels) for r in grads] == [
+        (1, ["final"]), (2, [second]), (3, ["final"]),
+    ]
+    assert grads[1].pinf == 2 and grads[2].samples == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("order", ["step first", "step last", "no optimizer"])
 def test_counted_by_hand(recorded, order):
     model = nn.Linear(2, 1)

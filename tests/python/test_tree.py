@@ -126,6 +126,30 @@ def test_a_list_of_models_is_followed_and_not_kept(recorded):
         assert [g() for g in gone] == [None, None]
 
 
+@pytest.mark.parametrize("how", ["exchanged", "added", "taken out"])
+def test_modules_written_behind_torchs_back_are_followed(recorded, how):
+    """As libraries that quantize do: by _modules, which calls no hook."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    inner, old = model[0], model[0][1]
+    with tracerd.attach(model) as t:
+        train(model, 1, t)
+        if how == "exchanged":
+            inner._modules["1"] = nn.GELU()
+        elif how == "added":
+            inner._modules["2"] = nn.GELU()
+        else:
+            del inner._modules["1"]
+        recorded.clear()
+        train(model, 2, t)
+        paths = {module for _, module, _ in calls(recorded)}
+        assert ("0.1" in paths) == (how != "taken out")
+        assert ("0.2" in paths) == (how == "added")
+        assert bool(old._forward_hooks) == (how == "added")
+        assert ("GELU-1" in {name for name, _, _ in calls(recorded)}) == (
+            how != "taken out"
+        )
+
+
 def test_modules_of_others_make_no_walk(recorded, monkeypatch):
     from tracerd import names
 

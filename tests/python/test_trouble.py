@@ -123,6 +123,21 @@ def test_errors_of_a_scaler_and_of_new_modules(here, monkeypatch):
     assert len([w for w in told if "on purpose" in str(w.message)]) == 1
 
 
+def test_a_record_without_a_name(here):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with tracerd.attach(nn.Linear(1, 1), run="nameless") as t:
+            for name in ("", "", "named"):
+                t.record(name, 1.0)
+            assert t.flush(60)
+            assert t.counters["lost"] == {"error": 2}
+    texts = [str(w.message) for w in told if "tracerd" in str(w.message)]
+    assert len(texts) == 1 and "needs a name" in texts[0]
+    assert [r.name for r in here.query("nameless", "user-*")] == [
+        "user-named-1"
+    ]
+
+
 def test_no_daemon_at_all(monkeypatch, tmp_path, fresh):
     monkeypatch.setenv("TRACERD_DIR", str(tmp_path))
     tmp_path.chmod(0o700)

@@ -13,8 +13,17 @@ Prints the bits of each loss, and a SHA-256 of the parameters at the end.
 import argparse
 import ctypes
 import hashlib
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t
-from ctypes import c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 
 import jax
 import jax.numpy as jnp

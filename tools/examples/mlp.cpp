@@ -184,7 +184,12 @@ void print_parameters(const Net &net)
 
 int main(int argc, char **argv)
 {
-    Trace trace(argc < 2 || std::strcmp(argv[1], "--no-trace") != 0);
+    bool plain = argc == 2 && !std::strcmp(argv[1], "--no-trace");
+    if (argc > 1 && !plain) {
+        std::fprintf(stderr, "usage: mlp [--no-trace]\n");
+        return 2;
+    }
+    Trace trace(!plain);
     torch::manual_seed(1);
     Net net;
     torch::optim::SGD optimizer(net.parameters(),

@@ -7,6 +7,7 @@
  *
  * Prints the loss of each step with all digits. A client needs no daemon: one
  * that is started later takes what is in the journal. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,8 +122,13 @@ int main(int argc, char **argv)
     struct sites s = {0};
     struct trd_client *client = NULL;
     int failed = 0;
+    bool plain = argc == 2 && !strcmp(argv[1], "--no-trace");
 
-    if (argc < 2 || strcmp(argv[1], "--no-trace") != 0)
+    if (argc > 1 && !plain) {
+        fprintf(stderr, "usage: regression [--no-trace]\n");
+        return 2;
+    }
+    if (!plain)
         client = open_client(&s);
     set_up(&m);
     for (uint64_t step = 1; step <= STEPS; step++) {

@@ -250,7 +250,8 @@ class Trace:
         self._tree = tree
         tree.place(self._recorder)
         self._steps = Steps(
-            self._recorder, tree, options, _steppable(optimizer, model)
+            self._recorder, tree, options, _steppable(optimizer, model),
+            _others(optimizer),
         )
 
     @property
@@ -394,6 +395,16 @@ def _steppable(optimizer, model):
     return None
 
 
+def _others(optimizer):
+    """The torch optimizers of a list, but for the one that counts."""
+    if not isinstance(optimizer, (list, tuple)):
+        return []
+    return [
+        o for o in optimizer[1:]
+        if "_optimizer_step_pre_hooks" in getattr(o, "__dict__", {})
+    ]
+
+
 def _inside(optimizer):
     for name in ("chained_optimizers", "optimizer", "_optimizer"):
         try:
@@ -419,6 +430,8 @@ def _record_user(recorder, users, name, tensor):
 
     thing = users.get(name)
     if thing is None:
+        if not name:
+            raise ValueError("record() needs a name")
         thing = users[name] = Object("", 0, "")
         thing.count = itertools.count(1)
     when = _Now(next(thing.count), recorder)

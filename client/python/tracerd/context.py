@@ -150,8 +150,8 @@ def _id_of_nodes(world):
 
 def _run_of_nodes(world):
     """Every node must come to the same name: clocks and pids are its own."""
-    name = _id_of_nodes(world)
-    return name and f"{script_name()}-{_RUN_NOT.sub('_', name)}"[:_tracerd.MAX_RUN]
+    name = _RUN_NOT.sub("_", _id_of_nodes(world))
+    return name and f"{script_name()}-{name}"[:_tracerd.MAX_RUN]
 
 
 def script_name():

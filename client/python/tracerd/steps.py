@@ -5,6 +5,7 @@ hooks, or with a call by hand. Others that hold parameters of the model step
 before or after it: what they find is recorded at their own step.
 """
 
+import gc
 import sys
 import weakref
 
@@ -18,7 +19,7 @@ from torch.optim.optimizer import (
 from . import _tracerd, scalers, states, zero
 from .hooks import Inert
 from .names import Object
-from .process import failed
+from .process import failed, warn
 from .tensors import LABEL
 
 FINAL = LABEL["final"]
@@ -30,6 +31,8 @@ GRAD = _tracerd.PASSES["grad"] * 4
 PARAM = _tracerd.PASSES["param"] * 4
 USER = _tracerd.PASSES["user"] * 4
 OPTIM = _tracerd.PASSES["optim"] * 4
+
+STRANGE = 4  # steps of an optimizer that is not the model's: tell of them
 
 graph_task = torch._C._current_graph_task_id
 
@@ -88,9 +91,9 @@ class LocalHook(Inert):
 class Steps:
     """Counts the iterations of one Recorder."""
 
-    def __init__(self, recorder, tree, options, optimizer):
+    def __init__(self, recorder, tree, options, optimizer, others=()):
         """optimizer: the one that counts, or None for the first that holds
-        a parameter of the model."""
+        a parameter of the model. others: that step, too."""
         self.recorder = recorder
         self.tree = tree
         self.schedule = options.schedule
@@ -102,6 +105,8 @@ class Steps:
         self._holders = weakref.WeakKeyDictionary()  # optimizer -> is ours
         self._turns = tree.turns
         self._counted = 0  # iterations that the optimizer ended
+        self._passes = 0  # of the model before the latest step of another's
+        self._strange = 0  # such steps, each after another pass
         self._owed = -1  # backward pass within which one has ended, or -1
         # iteration -> ids of the parameters whose gradients are recorded,
         # and ids below zero of those whose values are
@@ -111,9 +116,9 @@ class Steps:
         self._scaled_at = 0  # iteration whose scale is recorded
         self._zero = self._given and zero.is_one(optimizer)
         if self._zero:
-            self._handles = [
-                zero.StepHandle(optimizer, self.before, self.after)
-            ]
+            self._handles = zero.handles(
+                optimizer, self.before, self.found, self.after
+            )
         elif self._given and not self.passes & {"grad", "param", "optim"}:
             self._handles = [  # what others do is of no matter
                 optimizer.register_step_pre_hook(self.before),
@@ -129,6 +134,8 @@ class Steps:
         scalers.watch(self)
         tree.before_pass = self.before_pass
         self._hook_parameters()
+        for other in others:
+            self._is_ours(other)
 
     def _hook_parameters(self):
         if "local" not in self.passes:
@@ -170,10 +177,39 @@ class Steps:
                 if self._zero:
                     self._record_scale(zero.scale_of(optimizer))
             elif not self._is_ours(optimizer):
+                self._step_of_another()
                 return
             self._look()
-            if self._optimizer_records and _closure(args, kwargs) is None:
+            if (
+                self._optimizer_records and _closure(args, kwargs) is None
+                and not (self._zero and zero.tells(optimizer))
+            ):
                 self._record_of(optimizer, counts)
+        except Exception as error:
+            failed(self.recorder, error)
+
+    def _step_of_another(self):
+        """Some optimizers hold copies of the parameters, and nothing says
+        whose they are."""
+        passes = self.recorder.microbatch
+        if self._counted or self.by_hand or passes <= self._passes:
+            return
+        self._passes = passes
+        self._strange += 1
+        if self._strange == STRANGE:
+            warn(
+                "no iteration has ended, though an optimizer has stepped "
+                f"{STRANGE} times between passes of the model: it holds none "
+                "of its parameters. Give attach() the optimizer, or call "
+                "step() of what it returned"
+            )
+
+    def found(self, optimizer, overflow):
+        """One of DeepSpeed's has looked at its gradients; overflow: some
+        are not finite, and it leaves the step out."""
+        try:
+            if self._optimizer_records and not self.recorder.closed:
+                self._record_of(optimizer, True, SKIPPED if overflow else None)
         except Exception as error:
             failed(self.recorder, error)
 
@@ -185,7 +221,9 @@ class Steps:
             if not counts and not self._is_ours(optimizer):
                 return
             # a closure computes the gradients within the step
-            if self._optimizer_records and _closure(args, kwargs) is not None:
+            if self._optimizer_records and (
+                self._zero or _closure(args, kwargs) is not None
+            ):
                 self._record_of(optimizer, counts)
             if "optim" in self.passes:
                 self._record_states(optimizer, counts)
@@ -212,7 +250,7 @@ class Steps:
 
     def _look(self):
         tree = self.tree
-        if tree.stale:
+        if tree.stale or (not self.recorder.microbatch and tree.moved()):
             tree.follow()
         if self._turns != tree.turns:
             self._turns = tree.turns
@@ -358,11 +396,14 @@ class Steps:
         if not counts:
             self._record(labels, iteration, held, frozenset())
             return
-        others = set()
-        for other, ours in list(self._holders.items()):
-            if ours and other is not optimizer:
-                others |= _held(other)
+        holders = [o for o, ours in list(self._holders.items()) if ours]
+        if not self._counted and not self._has_all(held):
+            holders += _living()  # have not stepped yet, but will
+        others = set().union(*map(_held, holders))
         self._record(labels, iteration, None, others - held, held)
+
+    def _has_all(self, held):
+        return all(id(p) in held for _, _, p in self.parameters())
 
     def _record(self, labels, iteration, only, without, own=frozenset()):
         """Gradients (and values) of parameters, of each once an iteration.
@@ -446,6 +487,15 @@ def _alone():
 def _held(optimizer):
     """Ids of the parameters of an optimizer."""
     return {id(p) for g in optimizer.param_groups for p in g["params"]}
+
+
+def _living():
+    """The optimizers of this process; torch keeps no list of them."""
+    return [
+        o for o in gc.get_objects()
+        if issubclass(type(o), torch.optim.Optimizer)
+        and hasattr(o, "param_groups")
+    ]
 
 
 def _site(recorder, thing, slot, path):

@@ -10,6 +10,7 @@ counts of what was there stay. No module is kept alive.
 import contextlib
 import threading
 import weakref
+from itertools import chain
 
 import torch
 from torch.compiler import is_compiling
@@ -88,6 +89,7 @@ class Tree:
         self._handles = []
         self.owners = []  # (weak module, Object), in module order
         self.turns = 0  # changes when the model has
+        self._links = []  # what all places hold, see moved()
         self.before_pass = None  # called before a forward pass of a root
         self.rows = self._walk({})
 
@@ -223,6 +225,20 @@ class Tree:
         elif self.stale:
             self.follow()
 
+    def moved(self):
+        """Whether somebody wrote to a module's _modules, which calls no hook
+        of torch's. Looked at between iterations."""
+        return self._links_now() != self._links
+
+    def _links_now(self):
+        """Ids of all children, those of one module after the other's."""
+        modules = [place.module() for place in self._places.values()]
+        return [
+            *map(id, chain.from_iterable(
+                m._modules.values() for m in modules if m is not None
+            ))
+        ]
+
     def follow(self):
         with self._lock:
             self.stale = False
@@ -264,6 +280,7 @@ class Tree:
             if places.get(key) is not place:
                 place.clear()
         self._places, self.owners = places, owners
+        self._links = self._links_now()
         if refused:
             warn(
                 "these modules take no hooks (torch.jit.script?) and are "

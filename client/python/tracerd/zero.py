@@ -50,31 +50,62 @@ def scale_of(optimizer):
     return float(getattr(optimizer, "loss_scale", 1) or 1)
 
 
-class StepHandle:
-    """before() and after() round the steps of one optimizer, as torch's
-    step hooks are called. remove() leaves it as it was."""
+def tells(optimizer):
+    """Whether it says, within step(), that it found what is not finite: its
+    gradients are still there then."""
+    return type(optimizer).__module__.startswith(
+        "deepspeed.runtime.zero."
+    ) and callable(getattr(optimizer, "_update_scale", None))
 
-    def __init__(self, optimizer, before, after):
-        original = optimizer.step
 
-        @functools.wraps(original)
+def handles(optimizer, before, found, after):
+    """before() and after() round the steps of one optimizer, as torch's step
+    hooks are called, and found(optimizer, overflow) in between if it tells."""
+
+    def round_step(original):
         def step(*args, **kwargs):
             before(optimizer, args, kwargs)
             result = original(*args, **kwargs)
             after(optimizer, args, kwargs)
             return result
 
-        self._before = vars(optimizer).get("step")
-        optimizer.step = step
+        return step
+
+    def before_scale(original):
+        def update(has_overflow=False):
+            found(optimizer, has_overflow)
+            return original(has_overflow)
+
+        return update
+
+    made = [_Method(optimizer, "step", round_step)]
+    if tells(optimizer):
+        made.append(_Method(optimizer, "_update_scale", before_scale))
+    return made
+
+
+class _Method:
+    """Another in the place of one optimizer's method. remove() leaves it as
+    it was."""
+
+    def __init__(self, optimizer, name, wrap):
+        original = getattr(optimizer, name)
+        ours = functools.wraps(original)(wrap(original))
+        self._name = name
+        self._before = vars(optimizer).get(name)
+        setattr(optimizer, name, ours)
         # the optimizer holds the function and the function it: not we
-        self._step = weakref.ref(step)
+        self._ours = weakref.ref(ours)
         self._optimizer = weakref.ref(optimizer)
 
     def remove(self):
         optimizer = self._optimizer()
-        if optimizer is None or vars(optimizer).get("step") != self._step():
+        if (
+            optimizer is None
+            or vars(optimizer).get(self._name) != self._ours()
+        ):
             return  # gone, or somebody came after us
         if self._before is None:
-            del optimizer.step
+            delattr(optimizer, self._name)
         else:
-            optimizer.step = self._before
+            setattr(optimizer, self._name, self._before)
