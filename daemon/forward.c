@@ -3,12 +3,12 @@
  * Invariants. `sent` moves only after the engine has confirmed, or a row of
  * the block is in the list of refused ones; it never goes back. Rows are sent
  * in the order of the queue, and a run's streams and losses after the rows
- * they count, read in the same transaction. No transaction is open while the
- * engine is spoken to. */
+ * they count: read in the same transaction, or, while a whole block waits
+ * behind them, later. No transaction is open for longer than a block is
+ * read. */
 #include "daemon/forward.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,8 @@
 #include <time.h>
 
 #include "daemon/log.h"
+#include "daemon/store_sqlite.h"
+#include "daemon/thread.h"
 #include "tracerd/client.h"
 
 #define MS UINT64_C(1000000)
@@ -45,6 +47,7 @@ struct forward_run {
     struct refused_row *refused; /* under lock, oldest first */
     /* the thread's own */
     sqlite3 *db;
+    struct names *names;
     int64_t seen;         /* data_version, as streams were sent */
     uint64_t heads_ns;    /* when they were */
     uint64_t written_ns;  /* of them */
@@ -60,6 +63,7 @@ struct forward {
     /* the thread's own */
     struct house *house;
     struct block block;
+    struct ahead ahead;       /* never running but while one is sent */
     bool ready;               /* tables are there */
     uint64_t asked_ns;        /* since when an answer is waited for; 0: none */
     uint64_t again_ms;        /* 0: all is well */
@@ -199,23 +203,6 @@ static bool send_rows(struct forward *f, struct forward_run *r, size_t first,
     }
 }
 
-static int get_int(sqlite3 *db, const char *sql, int64_t *out)
-{
-    sqlite3_stmt *q = NULL;
-    int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
-    if (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
-        *out = sqlite3_column_int64(q, 0);
-        rc = SQLITE_OK;
-    }
-    sqlite3_finalize(q);
-    return rc;
-}
-
-static bool is_full(const struct block *b)
-{
-    return b->rows == BLOCK_ROWS || b->n >= BLOCK_BYTES;
-}
-
 static int open_db(struct forward_run *r)
 {
     int rc;
@@ -244,25 +231,25 @@ struct moment {
  * not there yet: then they are sent only now and then, so that a run shows. */
 static bool heads_are_due(const struct forward *f, const struct forward_run *r)
 {
-    const struct block *b = &f->block;
     uint64_t ago = mono_ns() - r->heads_ns;
     if (!r->heads_ns || atomic_load(&f->end_ns))
         return true;
-    return ago > (is_full(b) ? BEHIND_MS : HEADS_MS) * MS;
+    return ago > (f->block.full ? BEHIND_MS : HEADS_MS) * MS;
 }
 
 static int read_moment(struct forward *f, struct forward_run *r,
                        struct moment *m)
 {
     uint64_t now = now_ns(CLOCK_REALTIME);
+    int64_t sent = atomic_load(&r->sent);
     int rc = open_db(r);
     r->written_ns = now > r->written_ns ? now : r->written_ns + 1;
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(r->db, "BEGIN", NULL, NULL, NULL);
+    if (rc == SQLITE_OK && !ahead_take(&f->ahead, r, sent, &f->block))
+        rc = block_read(r->db, r->names, sent, &f->block);
     if (rc == SQLITE_OK)
-        rc = block_read(r->db, r->name, atomic_load(&r->sent), &f->block);
-    if (rc == SQLITE_OK)
-        rc = get_int(r->db, "PRAGMA data_version", &m->version);
+        rc = file_get_int(r->db, "PRAGMA data_version", &m->version);
     if (rc == SQLITE_OK && m->version != r->seen && heads_are_due(f, r)) {
         rc = streams_read(r->db, r->name, r->written_ns, &m->streams);
         if (rc == SQLITE_OK)
@@ -289,6 +276,25 @@ static bool send_heads(struct forward *f, struct forward_run *r,
     return true;
 }
 
+/* The block, while the next one is read, if all of that waits: streams that
+ * count no more than a block's records are read with it. */
+static bool send_block(struct forward *f, struct forward_run *r,
+                       int64_t queued)
+{
+    const struct block *b = &f->block;
+    int64_t last = b->id[b->rows - 1];
+    bool good;
+    if (b->full && queued - last >= BLOCK_ROWS)
+        ahead_start(&f->ahead, r, r->db, r->names, last);
+    good = send_rows(f, r, 0, b->rows);
+    ahead_wait(&f->ahead);
+    if (good) {
+        atomic_store(&r->total, b->total);
+        atomic_store(&r->sent, last);
+    }
+    return good;
+}
+
 /* One block of the run. True: more may wait. */
 static bool serve(struct forward *f, struct forward_run *r)
 {
@@ -305,12 +311,8 @@ static bool serve(struct forward *f, struct forward_run *r)
         good = false;
     }
     if (good && b->rows) {
-        good = send_rows(f, r, 0, b->rows);
-        if (good) {
-            atomic_store(&r->total, b->total);
-            atomic_store(&r->sent, b->id[b->rows - 1]);
-            more = is_full(b);
-        }
+        good = send_block(f, r, queued);
+        more = good && b->full;
     }
     if (good)
         good = send_heads(f, r, &m, !more);
@@ -333,6 +335,7 @@ static void free_run(struct forward_run *r)
         free(x);
     }
     sqlite3_close(r->db);
+    names_free(r->names);
     free(r->path);
     free(r->name);
     free(r);
@@ -346,6 +349,7 @@ static void drop_left(struct forward *f)
         struct forward_run *r = *p;
         if (atomic_load(&r->left)) {
             *p = r->next;
+            f->ahead.of = NULL; /* it may be of this one */
             free_run(r);
         } else {
             p = &r->next;
@@ -419,8 +423,6 @@ int forward_open(const struct forward_options *o, struct forward **out,
 {
     struct forward *f = calloc(1, sizeof *f);
     struct house_options h = {.stop = is_over, .context = f};
-    pthread_condattr_t attr;
-    sigset_t all, old;
     int rc;
 
     if (!f)
@@ -433,20 +435,12 @@ int forward_open(const struct forward_options *o, struct forward **out,
         return rc;
     }
     pthread_mutex_init(&f->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&f->more, &attr);
-    pthread_condattr_destroy(&attr);
-    /* signals belong to the loop */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&f->thread, NULL, run, f);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    thread_cond(&f->more);
+    rc = thread_start(&f->thread, run, f);
     if (rc) {
         snprintf(why, HOUSE_WHY_BYTES, "cannot make a thread");
-        house_close(f->house);
-        free(f);
-        return TRD_EIO;
+        forward_free(f);
+        return rc;
     }
     *out = f;
     return 0;
@@ -474,6 +468,7 @@ void forward_free(struct forward *f)
     }
     house_close(f->house);
     block_free(&f->block);
+    block_free(&f->ahead.block);
     pthread_cond_destroy(&f->more);
     pthread_mutex_destroy(&f->lock);
     free(f);
@@ -486,8 +481,9 @@ struct forward_run *forward_add(struct forward *f, const char *path,
     if (r) {
         r->path = strdup(path);
         r->name = strdup(name);
+        r->names = names_new(name);
     }
-    if (!r || !r->path || !r->name) {
+    if (!r || !r->path || !r->name || !r->names) {
         if (r)
             free_run(r);
         return NULL;
@@ -499,15 +495,13 @@ struct forward_run *forward_add(struct forward *f, const char *path,
     return r;
 }
 
-void forward_leave(struct forward *f, struct forward_run *r)
+void forward_leave(struct forward_run *r)
 {
-    (void)f;
     atomic_store(&r->left, 1);
 }
 
-void forward_queued(struct forward *f, struct forward_run *r, int64_t id)
+void forward_queued(struct forward_run *r, int64_t id)
 {
-    (void)f;
     atomic_store(&r->done, 0);
     atomic_store(&r->queued, id);
 }

@@ -9,6 +9,8 @@
 #ifndef DAEMON_FORWARD_H
 #define DAEMON_FORWARD_H
 
+#include <pthread.h>
+
 #include "proto/clickhouse/house.h"
 #include "daemon/store.h"
 
@@ -35,10 +37,10 @@ void forward_free(struct forward *f);
 struct forward_run *forward_add(struct forward *f, const char *path,
                                 const char *name);
 /* The run is closed; r is gone. */
-void forward_leave(struct forward *f, struct forward_run *r);
-/* Rows up to id are committed. */
-void forward_queued(struct forward *f, struct forward_run *r, int64_t id);
-/* The last row the engine has, and what table queue says as its total. */
+void forward_leave(struct forward_run *r);
+/* Records up to id are committed. */
+void forward_queued(struct forward_run *r, int64_t id);
+/* The last record the engine has, and what table queue says as its total. */
 int64_t forward_sent(const struct forward_run *r, int64_t *total);
 /* Nothing waits, not even a stream's state. */
 bool forward_is_done(const struct forward_run *r);
@@ -56,20 +58,49 @@ struct block {
     uint8_t *at;
     size_t n, cap;
     bool bad;          /* out of memory */
+    bool full;         /* more may be there */
     int64_t *id;       /* of its rows; to be freed */
     size_t *start;     /* of the rows in at; to be freed */
     size_t rows, rows_cap;
     int64_t total;     /* of the last one */
 };
 
-enum { BLOCK_ROWS = 65536, BLOCK_BYTES = 16 * 1024 * 1024 };
+/* Each block is a part that the engine merges with others: the larger, the
+ * less it has to do. */
+enum { BLOCK_ROWS = 131072, BLOCK_BYTES = 40 * 1024 * 1024 };
 
 struct sqlite3;
+struct sqlite3_stmt;
+
+/* What the rows of a run say instead of numbers, as far as it was asked for
+ * lately. */
+struct names;
+struct names *names_new(const char *run); /* NULL: out of memory */
+void names_free(struct names *c);
+
+enum name_kind { NAME_STREAM, NAME_OBJECT, NAME_PATH, NAME_SHAPE, NAME_NOTE };
+struct name {
+    uint8_t *bytes; /* its columns as RowBinary; valid until the next one */
+    size_t n;
+    int64_t real_ns; /* of a stream */
+};
+/* A SQLite code. */
+int names_get(struct names *c, struct sqlite3 *db, enum name_kind kind,
+              int64_t id, const struct name **out);
+
+/* Bytes behind the others; bad where there is no memory. */
+void block_put(struct block *b, uint64_t v, unsigned n);
+void block_text(struct block *b, const void *text, size_t n);
+/* Columns of a row, as types say: see forward_block.c. */
+void block_columns(struct block *b, struct sqlite3_stmt *q, int first,
+                   const char *types);
+
 extern const char block_insert[]; /* the statements its rows are data of */
 extern const char streams_insert[];
 extern const char losses_insert[];
-/* The rows of table queue behind id after. A SQLite code. */
-int block_read(struct sqlite3 *db, const char *run, int64_t after,
+/* The records of table queue behind id after, whole rows of it. A SQLite
+ * code. */
+int block_read(struct sqlite3 *db, struct names *c, int64_t after,
                struct block *b);
 /* All streams, all losses of a run, written at written_ns. */
 int streams_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
@@ -77,5 +108,25 @@ int streams_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
 int losses_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
                 struct block *b);
 void block_free(struct block *b);
+
+/* A block that is read while another is sent. */
+struct ahead {
+    struct block block;
+    const struct forward_run *of; /* NULL: there is none */
+    int64_t after;
+    int rc;                       /* a SQLite code */
+    bool running;
+    pthread_t thread;
+    struct sqlite3 *db;
+    struct names *names;
+};
+/* Begins to read what is behind id after. Until ahead_wait() nobody else uses
+ * db and names. Where there is no thread, nothing is read. */
+void ahead_start(struct ahead *a, const struct forward_run *of,
+                 struct sqlite3 *db, struct names *names, int64_t after);
+void ahead_wait(struct ahead *a);
+/* Changes *b for what was read, if it was that. */
+bool ahead_take(struct ahead *a, const struct forward_run *of, int64_t after,
+                struct block *b);
 
 #endif

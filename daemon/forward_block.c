@@ -1,62 +1,20 @@
 /* Rows of a run's file as ClickHouse takes them. Forwarder's thread.
  *
- * A column is described by its type; the SELECT gives the columns in the
- * order of the INSERT, so a row is written without knowing what it means. */
+ * Columns of streams and losses are described by their types: the SELECT gives
+ * them in the order of the INSERT, so a row is written without knowing what it
+ * means. Records, of which there are a million times as many, are made of what
+ * came, and of names that are kept ready. */
 #include "daemon/forward.h"
 
 #include <sqlite3.h>
 #include <stdlib.h>
 
+#include "daemon/chunk.h"
+#include "daemon/columns.h"
 #include "proto/bytes.h"
+#include "proto/histogram.h"
 
-/* X(name, type, SQL): types are b, i, l (8, 32, 64 bits), f (a double), s (a
- * string); capitals may be NULL. A value of SQLite that is of another type
- * than f or l wants is NULL there: max is an integer or a real. */
-#define RECORD_COLUMNS(X)                                                      \
-    X(step, "l", "q.step")                                                     \
-    X(object, "l", "q.object")                                                 \
-    X(pass, "b", "q.pass")                                                     \
-    X(stream, "l", "q.stream")                                                 \
-    X(io, "b", "q.io")                                                         \
-    X(position, "i", "q.position")                                             \
-    X(seq, "l", "q.seq")                                                       \
-    X(epoch, "l", "s.epoch")                                                   \
-    X(attempt, "i", "s.attempt")                                               \
-    X(rank, "i", "s.rank")                                                     \
-    X(ts_ns, "l", "s.real_ns + q.t_ns")                                        \
-    X(t_ns, "l", "q.t_ns")                                                     \
-    X(iteration, "l", "q.iteration")                                           \
-    X(microbatch, "i", "q.microbatch")                                         \
-    X(labels, "i", "q.labels")                                                 \
-    X(note, "s", "t.text")                                                     \
-    X(class, "s", "o.class")                                                   \
-    X(instance, "i", "o.instance")                                             \
-    X(module, "s", "o.module")                                                 \
-    X(path, "s", "p.text")                                                     \
-    X(dtype, "b", "q.dtype")                                                   \
-    X(shape, "s", "h.dims")                                                    \
-    X(n, "l", "coalesce(q.n, h.n)")                                            \
-    X(nans, "L", "q.nan")                                                      \
-    X(pinf, "L", "q.pinf")                                                     \
-    X(ninf, "L", "q.ninf")                                                     \
-    X(zero, "L", "q.zero")                                                     \
-    X(subnormal, "L", "q.subnormal")                                           \
-    X(max, "F", "q.max")                                                       \
-    X(min, "F", "q.min")                                                       \
-    X(absmin, "F", "q.absmin")                                                 \
-    X(max_int, "L", "q.max")                                                   \
-    X(min_int, "L", "q.min")                                                   \
-    X(absmin_int, "L", "q.absmin")                                             \
-    X(mean, "F", "q.mean")                                                     \
-    X(std, "F", "q.std")                                                       \
-    X(l2, "F", "q.l2")                                                         \
-    X(hash, "L", "q.hash")                                                     \
-    X(samples, "s", "q.samples")                                               \
-    X(given, "B", "q.given")                                                   \
-    X(sampling, "b", "q.sampling")                                             \
-    X(sampling_arg, "l", "q.sampling_arg")                                     \
-    X(histogram, "s", "q.histogram")
-
+/* X(name, type, SQL): types are i, l (32, 64 bits) and s (a string). */
 #define STREAM_COLUMNS(X)                                                      \
     X(id, "l", "id")                                                           \
     X(attempt, "i", "attempt")                                                 \
@@ -102,31 +60,28 @@
 #define TYPE(name, type, sql) type
 #define SQL(name, type, sql) ", " sql
 
+/* As put_record() writes them: first what is by name. */
 const char block_insert[] =
-    "INSERT INTO record(run" RECORD_COLUMNS(NAME) ") FORMAT RowBinary";
+    "INSERT INTO record(run, epoch, attempt, rank, class, instance, module,"
+    " path, shape, note, step, object, pass, stream, io, position, seq, ts_ns,"
+    " t_ns, iteration, microbatch, labels, dtype, n, nans, pinf, ninf, zero,"
+    " subnormal, max, min, absmin, max_int, min_int, absmin_int, mean, std, l2,"
+    " hash, samples, given, sampling, sampling_arg, histogram)"
+    " FORMAT RowBinary";
 const char streams_insert[] =
     "INSERT INTO stream(run" STREAM_COLUMNS(NAME) ") FORMAT RowBinary";
 const char losses_insert[] =
     "INSERT INTO loss(run" LOSS_COLUMNS(NAME) ") FORMAT RowBinary";
 
-static const char record_types[] = RECORD_COLUMNS(TYPE);
 static const char stream_types[] = STREAM_COLUMNS(TYPE);
 static const char loss_types[] = LOSS_COLUMNS(TYPE);
 
-/* The first two columns are not sent. The newest first rows of a queue are
- * found by their number; everything else by the keys of the dictionaries. */
-static const char record_sql[] =
-    "SELECT q.id, q.total" RECORD_COLUMNS(SQL)
-    " FROM queue q CROSS JOIN stream s ON s.id = q.stream"
-    " CROSS JOIN path p ON p.id = q.path"
-    " CROSS JOIN shape h ON h.id = q.shape"
-    " LEFT JOIN object o ON o.id = q.object"
-    " LEFT JOIN note t ON t.id = q.note"
-    " WHERE q.id > ?1 ORDER BY q.id LIMIT ?2";
+static const char queue_sql[] =
+    "SELECT id, n, total, records FROM queue WHERE id > ?1 ORDER BY id";
 static const char stream_sql[] =
-    "SELECT 0, 0" STREAM_COLUMNS(SQL) " FROM stream";
+    "SELECT 0" STREAM_COLUMNS(SQL) " FROM stream";
 static const char loss_sql[] =
-    "SELECT 0, 0" LOSS_COLUMNS(SQL)
+    "SELECT 0" LOSS_COLUMNS(SQL)
     " FROM loss l JOIN stream s ON s.id = l.stream";
 
 /* ---- bytes ---- */
@@ -152,70 +107,47 @@ static uint8_t *room(struct block *b, size_t n)
     return b->at + b->n - n;
 }
 
-static void put(struct block *b, uint64_t v, unsigned n)
+void block_put(struct block *b, uint64_t v, unsigned n)
 {
     uint8_t *p = room(b, n);
     for (unsigned i = 0; p && i < n; i++)
         p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static void put_text(struct block *b, const void *text, size_t n)
+void block_text(struct block *b, const void *text, size_t n)
 {
     size_t left = n;
     uint8_t *p;
     for (; left >= 0x80; left >>= 7)
-        put(b, left | 0x80, 1);
-    put(b, left, 1);
+        block_put(b, left | 0x80, 1);
+    block_put(b, left, 1);
     p = room(b, n);
     if (p && n)
         memcpy(p, text, n);
 }
 
-static void put_real(struct block *b, double v)
-{
-    uint64_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    put(b, bits, 8);
-}
-
-/* Whether the value is there for a column of this type. */
-static bool is_there(sqlite3_stmt *q, int i, char type)
-{
-    int has = sqlite3_column_type(q, i);
-    if (type == 'F')
-        return has == SQLITE_FLOAT || has == SQLITE_INTEGER;
-    return has == SQLITE_INTEGER;
-}
-
 static void put_column(struct block *b, sqlite3_stmt *q, int i, char type)
 {
-    if (type == 'B' || type == 'L' || type == 'F') {
-        bool there = is_there(q, i, type);
-        put(b, !there, 1);
-        if (!there)
-            return;
-    }
     switch (type) {
-    case 'b':
-    case 'B':
-        put(b, (uint64_t)sqlite3_column_int64(q, i), 1);
-        break;
     case 'i':
-        put(b, (uint64_t)sqlite3_column_int64(q, i), 4);
+        block_put(b, (uint64_t)sqlite3_column_int64(q, i), 4);
         break;
     case 'l':
-    case 'L':
-        put(b, (uint64_t)sqlite3_column_int64(q, i), 8);
-        break;
-    case 'F':
-        put_real(b, sqlite3_column_double(q, i));
+        block_put(b, (uint64_t)sqlite3_column_int64(q, i), 8);
         break;
     default: {
         /* the length is right after the bytes were asked for */
         const void *text = sqlite3_column_blob(q, i);
-        put_text(b, text, (size_t)sqlite3_column_bytes(q, i));
+        block_text(b, text, (size_t)sqlite3_column_bytes(q, i));
     }
     }
+}
+
+void block_columns(struct block *b, sqlite3_stmt *q, int first,
+                   const char *types)
+{
+    for (int i = 0; types[i]; i++)
+        put_column(b, q, first + i, types[i]);
 }
 
 static bool note_row(struct block *b, int64_t id)
@@ -237,56 +169,234 @@ static bool note_row(struct block *b, int64_t id)
     return true;
 }
 
-static int read_rows(sqlite3_stmt *q, const char *run, const char *types,
-                     struct block *b)
+static void clear(struct block *b)
 {
-    int rc = SQLITE_ROW;
     b->n = b->rows = 0;
-    b->bad = false;
-    while (b->n < BLOCK_BYTES && (rc = sqlite3_step(q)) == SQLITE_ROW) {
-        if (!note_row(b, sqlite3_column_int64(q, 0)))
-            return SQLITE_NOMEM;
-        b->total = sqlite3_column_int64(q, 1);
-        put_text(b, run, strlen(run));
-        for (int i = 0; types[i]; i++)
-            put_column(b, q, i + 2, types[i]);
-        if (b->bad)
-            return SQLITE_NOMEM;
-    }
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+    b->bad = b->full = false;
 }
 
 static int read_all(sqlite3 *db, const char *sql, const char *run,
-                    const char *types, int64_t first, struct block *b)
+                    const char *types, uint64_t written_ns, struct block *b)
 {
     sqlite3_stmt *q = NULL;
     int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
-    if (rc == SQLITE_OK && sqlite3_bind_parameter_count(q) > 0)
-        rc = sqlite3_bind_int64(q, 1, first);
-    if (rc == SQLITE_OK && sqlite3_bind_parameter_count(q) > 1)
-        rc = sqlite3_bind_int64(q, 2, BLOCK_ROWS);
+    clear(b);
     if (rc == SQLITE_OK)
-        rc = read_rows(q, run, types, b);
+        rc = sqlite3_bind_int64(q, 1, (sqlite3_int64)written_ns);
+    while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        rc = note_row(b, 0) ? SQLITE_OK : SQLITE_NOMEM;
+        block_text(b, run, strlen(run));
+        block_columns(b, q, 1, types);
+        if (b->bad)
+            rc = SQLITE_NOMEM;
+    }
     sqlite3_finalize(q);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+/* ---- records ---- */
+
+static uint8_t *put8(uint8_t *p, uint64_t v)
+{
+    *p = (uint8_t)v;
+    return p + 1;
+}
+
+static uint8_t *put32(uint8_t *p, uint64_t v)
+{
+    for (unsigned i = 0; i < 4; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+    return p + 4;
+}
+
+static uint8_t *put64(uint8_t *p, uint64_t v)
+{
+    for (unsigned i = 0; i < 8; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+    return p + 8;
+}
+
+static uint8_t *put_real(uint8_t *p, double v)
+{
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return put64(p, bits);
+}
+
+static uint8_t *put_bytes_of(uint8_t *p, const void *bytes, size_t n)
+{
+    size_t left = n;
+    for (; left >= 0x80; left >>= 7)
+        p = put8(p, left | 0x80);
+    p = put8(p, left);
+    if (n)
+        memcpy(p, bytes, n);
+    return p + n;
+}
+
+/* A Nullable column: a byte that says that it is NULL, or the value. */
+static uint8_t *put_maybe(uint8_t *p, bool there, uint64_t v)
+{
+    p = put8(p, !there);
+    return there ? put64(p, v) : p;
+}
+
+/* As a double whatever it is; as an integer where it is one. */
+static uint8_t *put_double(uint8_t *p, struct cell c)
+{
+    p = put8(p, c.type == CELL_NULL);
+    if (c.type == CELL_NULL)
+        return p;
+    return put_real(p, c.type == CELL_INT ? (double)c.i : c.f);
+}
+
+static uint8_t *put_integer(uint8_t *p, struct cell c)
+{
+    return put_maybe(p, c.type == CELL_INT, (uint64_t)c.i);
+}
+
+static uint8_t *put_key(uint8_t *p, const struct pending *k,
+                        const struct wire_record *m, int64_t real_ns)
+{
+    p = put64(p, (uint64_t)k->step);
+    p = put64(p, k->object);
+    p = put8(p, k->pass);
+    p = put64(p, (uint64_t)k->stream);
+    p = put8(p, k->io);
+    p = put32(p, k->position);
+    p = put64(p, (uint64_t)k->seq);
+    p = put64(p, (uint64_t)real_ns + m->t_ns);
+    p = put64(p, m->t_ns);
+    p = put64(p, m->when.iteration);
+    p = put32(p, m->when.microbatch);
+    p = put32(p, m->when.labels);
+    p = put8(p, m->dtype);
+    return put64(p, m->stats.n);
+}
+
+static uint8_t *put_figures(uint8_t *p, const struct trd_stats *s,
+                            const struct columns *c)
+{
+    p = put_maybe(p, c->counts, s->nan);
+    p = put_maybe(p, c->counts, s->pinf);
+    p = put_maybe(p, c->counts, s->ninf);
+    p = put_maybe(p, c->counts, s->zero);
+    p = put_maybe(p, c->counts, s->subnormal);
+    p = put_double(p, c->max);
+    p = put_double(p, c->min);
+    p = put_double(p, c->absmin);
+    p = put_integer(p, c->max);
+    p = put_integer(p, c->min);
+    p = put_integer(p, c->absmin);
+    p = put_double(p, c->mean);
+    p = put_double(p, c->std);
+    p = put_double(p, c->l2);
+    return put_maybe(p, s->has & TRD_HAS_HASH, s->hash);
+}
+
+static uint8_t *put_rest(uint8_t *p, const struct wire_record *m,
+                         struct cell given)
+{
+    const struct trd_stats *s = &m->stats;
+    uint8_t histogram[HISTOGRAM_MAX_BYTES];
+    size_t n = 0;
+    p = put_bytes_of(p, m->samples,
+                     s->sample_n * (size_t)trd_dtype_bytes((int)m->dtype));
+    p = put8(p, given.type == CELL_NULL);
+    if (given.type != CELL_NULL)
+        p = put8(p, (uint64_t)given.i);
+    p = put8(p, s->sampling);
+    p = put64(p, s->sampling ? s->sampling_arg : 0);
+    if (m->histogram.kind)
+        n = histogram_put(&m->histogram, m->dtype, histogram);
+    return put_bytes_of(p, histogram, n);
+}
+
+/* All but the names and the samples is below this. */
+enum { REST_BYTES = 400 + HISTOGRAM_MAX_BYTES };
+
+static int put_record(struct block *b, struct names *c, sqlite3 *db,
+                      const struct pending *k, const struct wire_record *m)
+{
+    static const enum name_kind kinds[] = {NAME_STREAM, NAME_OBJECT, NAME_PATH,
+                                           NAME_SHAPE, NAME_NOTE};
+    const int64_t ids[] = {k->stream, k->object, k->path, k->shape, k->note};
+    const struct name *name[sizeof ids / sizeof *ids];
+    struct columns columns;
+    int64_t real_ns = 0;
+    uint8_t *p;
+
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        int rc = names_get(c, db, kinds[i], ids[i], &name[i]);
+        if (rc != SQLITE_OK)
+            return rc;
+        p = room(b, name[i]->n);
+        if (!p)
+            return SQLITE_NOMEM;
+        memcpy(p, name[i]->bytes, name[i]->n);
+        real_ns += name[i]->real_ns;
+    }
+    p = room(b, REST_BYTES + m->stats.sample_n *
+                                 (size_t)trd_dtype_bytes((int)m->dtype));
+    if (!p)
+        return SQLITE_NOMEM;
+    columns_of(m, &columns);
+    p = put_key(p, k, m, real_ns);
+    p = put_figures(p, &m->stats, &columns);
+    p = put_rest(p, m, columns.given);
+    b->n = (size_t)(p - b->at);
+    return SQLITE_OK;
+}
+
+/* The records of one row of table queue. */
+static int put_chunk(struct block *b, struct names *c, sqlite3 *db,
+                     sqlite3_stmt *q)
+{
+    int64_t last = sqlite3_column_int64(q, 0);
+    int64_t id = last - sqlite3_column_int64(q, 1);
+    /* the length is right after the bytes were asked for */
+    const void *bytes = sqlite3_column_blob(q, 3);
+    struct reader r = reader_of(bytes, (size_t)sqlite3_column_bytes(q, 3));
+    struct wire_record m;
+    struct pending k;
+    int rc = SQLITE_OK;
+    b->total = sqlite3_column_int64(q, 2);
+    while (rc == SQLITE_OK && id < last) {
+        if (!chunk_next(&r, &k, &m))
+            return SQLITE_CORRUPT;
+        if (!note_row(b, ++id))
+            return SQLITE_NOMEM;
+        rc = put_record(b, c, db, &k, &m);
+    }
     return rc;
 }
 
-int block_read(sqlite3 *db, const char *run, int64_t after, struct block *b)
+int block_read(sqlite3 *db, struct names *c, int64_t after, struct block *b)
 {
-    return read_all(db, record_sql, run, record_types, after, b);
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(db, queue_sql, -1, &q, NULL);
+    clear(b);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_int64(q, 1, after);
+    while (rc == SQLITE_OK && !b->full &&
+           (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        rc = put_chunk(b, c, db, q);
+        b->full = b->rows >= BLOCK_ROWS || b->n >= BLOCK_BYTES;
+    }
+    sqlite3_finalize(q);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
 int streams_read(sqlite3 *db, const char *run, uint64_t written_ns,
                  struct block *b)
 {
-    return read_all(db, stream_sql, run, stream_types, (int64_t)written_ns,
-                    b);
+    return read_all(db, stream_sql, run, stream_types, written_ns, b);
 }
 
 int losses_read(sqlite3 *db, const char *run, uint64_t written_ns,
                 struct block *b)
 {
-    return read_all(db, loss_sql, run, loss_types, (int64_t)written_ns, b);
+    return read_all(db, loss_sql, run, loss_types, written_ns, b);
 }
 
 void block_free(struct block *b)

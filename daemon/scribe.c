@@ -10,11 +10,10 @@
  * it are, until they have been tried again in their order. */
 #include "daemon/scribe.h"
 
-#include "daemon/log.h"
+#include "daemon/thread.h"
 #include "tracerd/base.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -312,8 +311,6 @@ static void *run(void *context)
 
 int scribe_open(const struct scribe_options *o, struct scribe **out)
 {
-    pthread_condattr_t attr;
-    sigset_t all, old;
     int rc;
     struct scribe *w = calloc(1, sizeof *w);
     if (!w)
@@ -325,20 +322,13 @@ int scribe_open(const struct scribe_options *o, struct scribe **out)
     list_init(&w->put_by);
     list_init(&w->again);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->more, &attr);
-    pthread_condattr_destroy(&attr);
-    /* signals belong to the loop */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&w->thread, NULL, run, w);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    thread_cond(&w->more);
+    rc = thread_start(&w->thread, run, w);
     if (rc) {
         pthread_cond_destroy(&w->more);
         pthread_mutex_destroy(&w->lock);
         free(w);
-        return TRD_EIO;
+        return rc;
     }
     *out = w;
     return 0;

@@ -1,7 +1,8 @@
 /* The queue of a run: records on their way to a ClickHouse. Writer thread.
  *
  * With a forwarder, records go into table queue instead of table record, in
- * the transaction of their marks. What the engine has is taken away in later
+ * the transaction of their marks: many to a row and as they came, for each is
+ * read once more and taken away. What the engine has is taken away in later
  * transactions, a bounded part in each; what it refuses moves to table
  * refused with the reason. When more waits than may, clients get no credit,
  * as with a full disk. */
@@ -14,28 +15,24 @@
 
 enum { TAKE_AWAY_ROWS = 32768 }; /* at once: some 50 ms */
 
-/* total: bytes of this row and all before it, as they came. */
-#define QUEUE_COLUMNS                                                          \
+/* id, total: number and bytes of the last record, counted from the first. */
+#define QUEUE_TABLE                                                            \
+    "CREATE TABLE IF NOT EXISTS queue("                                        \
+    "id INTEGER PRIMARY KEY, n, total, records)"
+#define REFUSED_TABLE                                                          \
+    "CREATE TABLE IF NOT EXISTS refused("                                      \
     "step, object, pass, stream, io, position, seq, t_ns, iteration,"          \
     " microbatch, labels, note, path, dtype, shape, n, nan, pinf, ninf, zero," \
-    " subnormal, max, min, absmin, mean, std, l2, hash, samples, given,"
-#define QUEUE_MORE ", total, sampling, sampling_arg, histogram"
+    " subnormal, max, min, absmin, mean, std, l2, hash, samples, given, id,"   \
+    " sampling, sampling_arg, histogram, reason)"
 
-static int64_t get(sqlite3 *db, const char *sql, int *rc)
+/* 0 where there is no row. */
+static int get(sqlite3 *db, const char *sql, int64_t *out)
 {
-    sqlite3_stmt *q = NULL;
-    int64_t v = 0;
-    if (*rc != SQLITE_OK)
-        return 0;
-    *rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
-    if (*rc == SQLITE_OK)
-        *rc = sqlite3_step(q);
-    if (*rc == SQLITE_ROW) {
-        v = sqlite3_column_int64(q, 0);
-        *rc = SQLITE_OK;
-    }
-    sqlite3_finalize(q);
-    return v;
+    int rc;
+    *out = 0;
+    rc = file_get_int(db, sql, out);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
 int queue_open(struct run *r)
@@ -43,23 +40,21 @@ int queue_open(struct run *r)
     int rc;
     if (!r->store->forward)
         return SQLITE_OK;
-    rc = sqlite3_exec(r->db,
-                      "CREATE TABLE IF NOT EXISTS queue(" QUEUE_COLUMNS
-                      " id INTEGER PRIMARY KEY" QUEUE_MORE ");"
-                      "CREATE TABLE IF NOT EXISTS refused(" QUEUE_COLUMNS
-                      " id" QUEUE_MORE ", reason)",
-                      NULL, NULL, NULL);
-    r->queue_id = get(r->db, "SELECT coalesce(max(id), 0) FROM queue", &rc);
-    r->queue_gone = get(r->db, "SELECT coalesce(min(id), 1) - 1 FROM queue",
-                        &rc);
-    r->queue_total = get(
-        r->db, "SELECT total FROM queue ORDER BY id DESC LIMIT 1", &rc);
-    if (rc == SQLITE_DONE) /* empty */
-        rc = SQLITE_OK;
-    r->queue_base = get(
-        r->db, "SELECT total FROM queue ORDER BY id LIMIT 1", &rc);
-    if (rc == SQLITE_DONE)
-        rc = SQLITE_OK;
+    rc = sqlite3_exec(r->db, QUEUE_TABLE ";" REFUSED_TABLE, NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = get(r->db, "SELECT max(id) FROM queue", &r->queue_id);
+    if (rc == SQLITE_OK)
+        rc = get(r->db, "SELECT total FROM queue ORDER BY id DESC LIMIT 1",
+                 &r->queue_total);
+    if (rc == SQLITE_OK)
+        rc = get(r->db, "SELECT id - n FROM queue ORDER BY id LIMIT 1",
+                 &r->queue_gone);
+    if (rc == SQLITE_OK)
+        rc = get(r->db,
+                 "SELECT total - length(records) FROM queue"
+                 " ORDER BY id LIMIT 1",
+                 &r->queue_base);
+    r->queue_told = r->queue_id;
     return rc;
 }
 
@@ -70,49 +65,108 @@ int queue_start(struct run *r)
     r->queue = forward_add(r->store->forward, r->path, r->name);
     if (!r->queue)
         return SQLITE_NOMEM;
-    forward_queued(r->store->forward, r->queue, r->queue_id);
+    forward_queued(r->queue, r->queue_id);
     return SQLITE_OK;
 }
 
 void queue_close(struct run *r)
 {
     if (r->queue)
-        forward_leave(r->store->forward, r->queue);
+        forward_leave(r->queue);
     r->queue = NULL;
+    free(r->chunk.at);
+}
+
+int queue_flush(struct run *r)
+{
+    sqlite3_stmt *q = r->statement[SQL_QUEUE];
+    struct chunk *c = &r->chunk;
+    if (!c->rows)
+        return SQLITE_OK;
+    sqlite3_bind_int64(q, 1, r->queue_id);
+    sqlite3_bind_int64(q, 2, c->rows);
+    sqlite3_bind_int64(q, 3, r->queue_total);
+    sqlite3_bind_blob(q, 4, c->at, (int)c->n, SQLITE_STATIC);
+    c->n = c->rows = 0;
+    return run_step(r, SQL_QUEUE);
+}
+
+int queue_add(struct run *r, const struct pending *p, const struct entry *e)
+{
+    if (!chunk_add(&r->chunk, p, e))
+        return SQLITE_NOMEM;
+    r->queue_id++;
+    r->queue_total += e->len;
+    return r->chunk.n < CHUNK_BYTES ? SQLITE_OK : queue_flush(r);
+}
+
+size_t queue_fresh(const struct run *r)
+{
+    return (size_t)(r->queue_id - r->queue_told);
 }
 
 void queue_committed(struct run *r)
 {
+    r->queue_told = r->queue_id;
     if (r->queue)
-        forward_queued(r->store->forward, r->queue, r->queue_id);
+        forward_queued(r->queue, r->queue_id);
 }
 
-static int keep_refused(struct run *r, int64_t id, const char *reason)
+/* Records of the queue in its order; what is asked for comes mostly in it. */
+struct search {
+    sqlite3_stmt *q; /* on a row, as long as last is not 0 */
+    struct reader r; /* its records behind id */
+    int64_t id, last;
+};
+
+static int find_chunk(struct search *s, int64_t id)
 {
-    sqlite3_stmt *q = NULL;
-    int rc = sqlite3_prepare_v2(r->db,
-                                "INSERT INTO refused SELECT *, ?2"
-                                " FROM queue WHERE id = ?1",
-                                -1, &q, NULL);
-    if (rc == SQLITE_OK) {
-        sqlite3_bind_int64(q, 1, id);
-        sqlite3_bind_text(q, 2, reason, -1, SQLITE_STATIC);
-        rc = sqlite3_step(q);
+    int rc;
+    sqlite3_reset(s->q);
+    sqlite3_bind_int64(s->q, 1, id);
+    rc = sqlite3_step(s->q);
+    s->last = 0;
+    if (rc != SQLITE_ROW)
+        return rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
+    s->last = sqlite3_column_int64(s->q, 0);
+    s->id = s->last - sqlite3_column_int64(s->q, 1);
+    /* the length is right after the bytes were asked for */
+    const void *bytes = sqlite3_column_blob(s->q, 2);
+    s->r = reader_of(bytes, (size_t)sqlite3_column_bytes(s->q, 2));
+    return SQLITE_OK;
+}
+
+static int keep_refused(struct run *r, struct search *s, int64_t id,
+                        const char *reason)
+{
+    struct wire_record m;
+    struct pending p;
+    int rc = SQLITE_OK;
+    if (id <= s->id || id > s->last)
+        rc = find_chunk(s, id);
+    while (rc == SQLITE_OK && s->id < id) {
+        if (!chunk_next(&s->r, &p, &m))
+            return SQLITE_CORRUPT;
+        s->id++;
     }
-    sqlite3_finalize(q);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    return rc == SQLITE_OK ? rows_refuse(r, &p, &m, id, reason) : rc;
 }
 
 static int move_refused(struct run *r)
 {
-    int rc = SQLITE_OK;
-    int64_t id;
+    struct search s = {.q = NULL};
     char *reason;
+    int64_t id;
+    int rc = sqlite3_prepare_v2(r->db,
+                                "SELECT id, n, records FROM queue"
+                                " WHERE id >= ?1 ORDER BY id LIMIT 1",
+                                -1, &s.q, NULL);
     while (rc == SQLITE_OK &&
            forward_refused(r->store->forward, r->queue, &id, &reason)) {
-        rc = keep_refused(r, id, reason);
+        rc = keep_refused(r, &s, id, reason);
         free(reason);
     }
+    sqlite3_finalize(s.q);
     return rc;
 }
 

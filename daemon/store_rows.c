@@ -2,11 +2,13 @@
  *
  * The records of a transaction are first only noted with their key, then
  * sorted by the primary key and inserted: table record is clustered, so
- * inserts in order touch each page once. */
+ * inserts in order touch each page once. With a forwarder they go into the
+ * queue, as they came. */
 #include "daemon/store_sqlite.h"
 
+#include "daemon/columns.h"
 #include "daemon/order.h"
-#include "proto/row.h"
+#include "proto/histogram.h"
 #include "tracerd/client.h"
 
 #include <stdlib.h>
@@ -19,17 +21,18 @@ static const struct word *word_of(const struct stream *t, uint32_t id,
     return &t->words[id - 1];
 }
 
-static struct pending *pending_new(struct run *r)
+static int pend(struct run *r, const struct pending *p)
 {
     if (r->rows_n == r->rows_cap) {
         size_t cap = r->rows_cap ? 2 * r->rows_cap : 4096;
         struct pending *more = realloc(r->rows, cap * sizeof *more);
         if (!more)
-            return NULL;
+            return SQLITE_NOMEM;
         r->rows = more;
         r->rows_cap = cap;
     }
-    return &r->rows[r->rows_n++];
+    r->rows[r->rows_n++] = *p;
+    return SQLITE_OK;
 }
 
 /* Counts of this size may be added for ever: 64 bits hold the sum. */
@@ -113,8 +116,9 @@ static int add_record(struct run *r, struct stream *t, const struct entry *e,
                       uint64_t seq, const uint8_t *at)
 {
     struct wire_record m;
+    struct pending p = {.stream = t->id, .seq = (int64_t)seq, .entry = at};
     const struct word *site, *shape, *note = NULL;
-    struct pending *p;
+    int rc;
 
     if (record_get(e, &m))
         return add_unreadable(r, t, e, seq);
@@ -124,21 +128,18 @@ static int add_record(struct run *r, struct stream *t, const struct entry *e,
         note = word_of(t, m.when.note, ENTRY_NOTE);
     if (!site || !shape || (m.when.note && !note))
         return add_unknown(r, t, e, seq, m.t_ns);
-    p = pending_new(r);
-    if (!p)
-        return SQLITE_NOMEM;
-    p->step = (int64_t)m.when.step;
-    p->stream = t->id;
-    p->seq = (int64_t)seq;
-    p->shape_n = shape->u.n;
-    p->object = site->u.site.object;
-    p->position = site->u.site.position;
-    p->path = site->id;
-    p->shape = shape->id;
-    p->note = note ? note->id : 0;
-    p->pass = site->pass;
-    p->io = site->io;
-    p->entry = at;
+    p.step = (int64_t)m.when.step;
+    p.shape_n = shape->u.n;
+    p.object = site->u.site.object;
+    p.position = site->u.site.position;
+    p.path = site->id;
+    p.shape = shape->id;
+    p.note = note ? note->id : 0;
+    p.pass = site->pass;
+    p.io = site->io;
+    rc = r->queue ? queue_add(r, &p, e) : pend(r, &p);
+    if (rc != SQLITE_OK)
+        return rc;
     if ((int64_t)m.when.iteration > t->iteration)
         t->iteration = (int64_t)m.when.iteration;
     if ((int64_t)m.t_ns > t->last_ns)
@@ -200,29 +201,6 @@ static int by_key(const void *left, const void *right)
     return 0;
 }
 
-static void bind_value(sqlite3_stmt *q, int i, int kind, union trd_value v)
-{
-    if (kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED)
-        sqlite3_bind_int64(q, i, v.i);
-    else
-        sqlite3_bind_double(q, i, v.f);
-}
-
-static bool is_zero(int kind, union trd_value v)
-{
-    return kind == TRD_KIND_SIGNED || kind == TRD_KIND_UNSIGNED ? v.u == 0
-                                                                : v.f == 0;
-}
-
-/* A figure of a text log: the code says what the column cannot. */
-static uint32_t bind_given(sqlite3_stmt *q, int i, double v, unsigned place)
-{
-    uint32_t code = given_code(v);
-    if (code == GIVEN_NUMBER)
-        sqlite3_bind_double(q, i, v);
-    return code << (2 * place);
-}
-
 enum column {
     COL_STEP = 1,
     COL_OBJECT,
@@ -254,13 +232,21 @@ enum column {
     COL_HASH,
     COL_SAMPLES,
     COL_GIVEN,
-    /* of table queue */
+    /* of table refused */
     COL_ID,
-    COL_TOTAL,
     COL_SAMPLING,
     COL_SAMPLING_ARG,
-    COL_HISTOGRAM
+    COL_HISTOGRAM,
+    COL_REASON
 };
+
+static void bind_cell(sqlite3_stmt *q, int i, struct cell c)
+{
+    if (c.type == CELL_INT)
+        sqlite3_bind_int64(q, i, c.i);
+    else if (c.type == CELL_REAL)
+        sqlite3_bind_double(q, i, c.f);
+}
 
 static void bind_key(sqlite3_stmt *q, const struct pending *p)
 {
@@ -277,49 +263,25 @@ static void bind_key(sqlite3_stmt *q, const struct pending *p)
     sqlite3_bind_int64(q, COL_SHAPE, p->shape);
 }
 
-static void bind_figures(sqlite3_stmt *q, const struct trd_stats *s, int kind)
+static void bind_figures(sqlite3_stmt *q, const struct wire_record *m)
 {
-    if (s->has & TRD_HAS_COUNTS) {
+    const struct trd_stats *s = &m->stats;
+    struct columns c;
+    columns_of(m, &c);
+    if (c.counts) {
         sqlite3_bind_int64(q, COL_NAN, (sqlite3_int64)s->nan);
         sqlite3_bind_int64(q, COL_PINF, (sqlite3_int64)s->pinf);
         sqlite3_bind_int64(q, COL_NINF, (sqlite3_int64)s->ninf);
         sqlite3_bind_int64(q, COL_ZERO, (sqlite3_int64)s->zero);
         sqlite3_bind_int64(q, COL_SUBNORMAL, (sqlite3_int64)s->subnormal);
     }
-    if (s->has & TRD_HAS_RANGE) {
-        bind_value(q, COL_MAX, kind, s->max);
-        bind_value(q, COL_MIN, kind, s->min);
-    }
-    if (s->has & TRD_HAS_ABS && !is_zero(kind, s->absmin))
-        bind_value(q, COL_ABSMIN, kind, s->absmin);
-    if (s->has & TRD_HAS_MEAN) {
-        sqlite3_bind_double(q, COL_MEAN, s->mean);
-        sqlite3_bind_double(q, COL_STD, s->std);
-    }
-    if (s->has & TRD_HAS_L2)
-        sqlite3_bind_double(q, COL_L2, s->l2);
-}
-
-/* A dump that has l2 has no std. */
-static void bind_text_log(sqlite3_stmt *q, const struct trd_stats *s,
-                          int kind)
-{
-    bool floats = kind == TRD_KIND_FLOAT || kind == TRD_KIND_COMPLEX;
-    uint32_t given = 0;
-    if (s->has & TRD_HAS_RANGE && floats) {
-        given |= bind_given(q, COL_MAX, s->max.f, 0);
-        given |= bind_given(q, COL_MIN, s->min.f, 1);
-    } else if (s->has & TRD_HAS_RANGE) {
-        bind_value(q, COL_MAX, kind, s->max);
-        bind_value(q, COL_MIN, kind, s->min);
-    }
-    if (s->has & TRD_HAS_MEAN)
-        given |= bind_given(q, COL_MEAN, s->mean, 2);
-    if (s->has & TRD_HAS_MEAN && !(s->has & TRD_HAS_L2))
-        given |= bind_given(q, COL_STD, s->std, 3);
-    if (s->has & TRD_HAS_L2)
-        sqlite3_bind_double(q, COL_L2, s->l2);
-    sqlite3_bind_int64(q, COL_GIVEN, given);
+    bind_cell(q, COL_MAX, c.max);
+    bind_cell(q, COL_MIN, c.min);
+    bind_cell(q, COL_ABSMIN, c.absmin);
+    bind_cell(q, COL_MEAN, c.mean);
+    bind_cell(q, COL_STD, c.std);
+    bind_cell(q, COL_L2, c.l2);
+    bind_cell(q, COL_GIVEN, c.given);
 }
 
 static void bind_record(sqlite3_stmt *q, const struct pending *p,
@@ -333,11 +295,7 @@ static void bind_record(sqlite3_stmt *q, const struct pending *p,
     sqlite3_bind_int64(q, COL_DTYPE, m->dtype);
     if ((int64_t)s->n != p->shape_n)
         sqlite3_bind_int64(q, COL_N, (sqlite3_int64)s->n);
-    int kind = trd_dtype_kind((int)m->dtype);
-    if (s->has & TRD_IS_GIVEN)
-        bind_text_log(q, s, kind);
-    else
-        bind_figures(q, s, kind);
+    bind_figures(q, m);
     if (s->has & TRD_HAS_HASH)
         sqlite3_bind_int64(q, COL_HASH, (sqlite3_int64)s->hash);
     if (s->sample_n)
@@ -382,22 +340,9 @@ static int insert_extra(struct run *r, const struct pending *p,
     return run_step(r, SQL_EXTRA);
 }
 
-/* The same row for the forwarder, with what table extra would have. */
-static int insert_queue(struct run *r, const struct entry *e,
-                        const struct wire_record *m)
-{
-    sqlite3_stmt *q = r->statement[SQL_QUEUE];
-    uint8_t histogram[HISTOGRAM_MAX_BYTES];
-
-    sqlite3_bind_int64(q, COL_ID, ++r->queue_id);
-    sqlite3_bind_int64(q, COL_TOTAL, r->queue_total += e->len);
-    bind_extra(q, COL_SAMPLING, m, histogram);
-    return run_step(r, SQL_QUEUE);
-}
-
 static int insert_one(struct run *r, const struct pending *p)
 {
-    sqlite3_stmt *q = r->statement[r->queue ? SQL_QUEUE : SQL_RECORD];
+    sqlite3_stmt *q = r->statement[SQL_RECORD];
     struct entry e = entry_checked(p->entry);
     struct wire_record m;
     int rc;
@@ -407,8 +352,6 @@ static int insert_one(struct run *r, const struct pending *p)
     sqlite3_clear_bindings(q);
     bind_key(q, p);
     bind_record(q, p, &m);
-    if (r->queue)
-        return insert_queue(r, &e, &m);
     rc = run_step(r, SQL_RECORD);
     if (rc == SQLITE_OK && (m.stats.sampling || m.histogram.kind))
         rc = insert_extra(r, p, &m);
@@ -424,4 +367,19 @@ int rows_insert(struct run *r)
         rc = insert_one(r, &r->rows[i]);
     r->rows_n = 0;
     return rc;
+}
+
+int rows_refuse(struct run *r, const struct pending *p,
+                const struct wire_record *m, int64_t id, const char *reason)
+{
+    sqlite3_stmt *q = r->statement[SQL_REFUSED];
+    uint8_t histogram[HISTOGRAM_MAX_BYTES];
+
+    sqlite3_clear_bindings(q);
+    bind_key(q, p);
+    bind_record(q, p, m);
+    sqlite3_bind_int64(q, COL_ID, id);
+    bind_extra(q, COL_SAMPLING, m, histogram);
+    sqlite3_bind_text(q, COL_REASON, reason, -1, SQLITE_STATIC);
+    return run_step(r, SQL_REFUSED);
 }

@@ -26,10 +26,11 @@ static const char *const statement_sql[STATEMENT_COUNT] = {
         "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
         "?,?,?,?,?,?,?,?,?)",
     [SQL_EXTRA] = "INSERT INTO extra VALUES(?,?,?,?,?)",
-    [SQL_QUEUE] =
-        "INSERT INTO queue VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-        "?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    [SQL_QUEUE] = "INSERT INTO queue VALUES(?,?,?,?)",
     [SQL_QUEUE_GONE] = "DELETE FROM queue WHERE id <= ?",
+    [SQL_REFUSED] =
+        "INSERT INTO refused VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+        "?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [SQL_LOSS] = "INSERT OR IGNORE INTO loss VALUES(?,?,?,?,?,?,?)",
     [SQL_LOSS_MORE] = "UPDATE loss SET last = ?3, count = count + ?4, bytes = "
                       "bytes + ?5 WHERE stream = ?1 AND seq = ?2",
@@ -52,7 +53,7 @@ static const char *const statement_sql[STATEMENT_COUNT] = {
 
 /* ---- a connection to one file ---- */
 
-static int get_int(sqlite3 *db, const char *sql, int64_t *out)
+int file_get_int(sqlite3 *db, const char *sql, int64_t *out)
 {
     sqlite3_stmt *q = NULL;
     int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
@@ -87,11 +88,11 @@ int file_get_meta(sqlite3 *db, const char *key, char *out, size_t cap)
 int file_look_at(sqlite3 *db, enum content *out)
 {
     int64_t id = 0, version = 0, tables = 0;
-    int rc = get_int(db, "PRAGMA application_id", &id);
+    int rc = file_get_int(db, "PRAGMA application_id", &id);
     if (rc == SQLITE_OK)
-        rc = get_int(db, "PRAGMA user_version", &version);
+        rc = file_get_int(db, "PRAGMA user_version", &version);
     if (rc == SQLITE_OK)
-        rc = get_int(db, "SELECT count(*) FROM sqlite_master", &tables);
+        rc = file_get_int(db, "SELECT count(*) FROM sqlite_master", &tables);
     if (id == APPLICATION_ID && version == SCHEMA_VERSION)
         *out = CONTENT_OURS;
     else
@@ -299,10 +300,11 @@ static int renew_views(struct run *r)
 static int add_policy(struct run *r)
 {
     int64_t policy = 1;
-    int rc = get_int(r->db,
-                     "SELECT count(*) FROM pragma_table_info('stream') "
-                     "WHERE name = 'spool_bytes'",
-                     &policy);
+    int rc = file_get_int(
+        r->db,
+        "SELECT count(*) FROM pragma_table_info('stream') "
+        "WHERE name = 'spool_bytes'",
+        &policy);
     if (rc != SQLITE_OK || policy)
         return rc;
     return sqlite3_exec(r->db,
@@ -318,7 +320,7 @@ static int has(struct run *r, const char *name, int64_t *there)
     char sql[96];
     snprintf(sql, sizeof sql,
              "SELECT count(*) FROM sqlite_master WHERE name = '%s'", name);
-    return get_int(r->db, sql, there);
+    return file_get_int(r->db, sql, there);
 }
 
 static int add_pruned(struct run *r)
@@ -374,9 +376,9 @@ static int prepare_all(struct run *r)
 {
     int rc = SQLITE_OK;
     for (int i = 0; rc == SQLITE_OK && i < STATEMENT_COUNT; i++) {
-        bool queue = i == SQL_QUEUE || i == SQL_QUEUE_GONE;
+        bool queue = i == SQL_QUEUE || i == SQL_QUEUE_GONE || i == SQL_REFUSED;
         if (queue && !r->store->forward)
-            continue; /* there is no such table */
+            continue; /* there are no such tables */
         rc = sqlite3_prepare_v3(r->db, statement_sql[i], -1,
                                 SQLITE_PREPARE_PERSISTENT, &r->statement[i],
                                 NULL);
@@ -591,8 +593,8 @@ static bool was_cut(struct run *r, off_t size)
     r->size = size;
     if (size >= before)
         return false;
-    if (get_int(r->db, "PRAGMA page_count", &pages) == SQLITE_OK &&
-        get_int(r->db, "PRAGMA page_size", &page) == SQLITE_OK &&
+    if (file_get_int(r->db, "PRAGMA page_count", &pages) == SQLITE_OK &&
+        file_get_int(r->db, "PRAGMA page_size", &page) == SQLITE_OK &&
         size >= pages * page)
         return false;
     return !is_whole(r->path);
@@ -608,16 +610,27 @@ int run_check_file(struct run *r)
     return was_cut(r, st.st_size) ? SQLITE_CORRUPT : SQLITE_OK;
 }
 
+static bool is_suspect(const struct run *r)
+{
+    const struct store *s = r->store;
+    return s->suspect_dev == r->dev && s->suspect_ino == r->ino;
+}
+
+void run_trust(struct run *r)
+{
+    if (is_suspect(r))
+        r->store->suspect_ino = 0;
+}
+
 /* One read that fails can leave SQLite with pages that do not fit together in
  * a file that is whole: it must be found so twice, by two connections. */
 static bool is_damaged_again(struct run *r, int code)
 {
-    struct store *s = r->store;
-    bool again = s->suspect_dev == r->dev && s->suspect_ino == r->ino;
+    bool again = is_suspect(r);
     if (!file_is_damage(code))
         return false;
-    s->suspect_dev = r->dev;
-    s->suspect_ino = r->ino;
+    r->store->suspect_dev = r->dev;
+    r->store->suspect_ino = r->ino;
     return again;
 }
 

@@ -486,8 +486,8 @@ static void committed(struct run *r, size_t rows)
 
 static void commit_run(struct run *r)
 {
-    size_t rows = r->rows_n;
-    int rc = rows_insert(r);
+    size_t rows = r->rows_n + queue_fresh(r);
+    int rc = r->queue ? queue_flush(r) : rows_insert(r);
     POINT(rows_inserted);
     if (rc == SQLITE_OK)
         rc = queue_take_away(r);
@@ -501,8 +501,7 @@ static void commit_run(struct run *r)
         run_fail(r, rc, "commit");
         return;
     }
-    if (r->store->suspect_dev == r->dev && r->store->suspect_ino == r->ino)
-        r->store->suspect_ino = 0;
+    run_trust(r);
     committed(r, rows);
     queue_committed(r);
     rc = wal_committed(r);

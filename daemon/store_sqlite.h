@@ -6,6 +6,7 @@
 #include <sqlite3.h>
 #include <sys/types.h>
 
+#include "daemon/chunk.h"
 #include "daemon/file_key.h"
 #include "daemon/forward.h"
 #include "daemon/store.h"
@@ -19,6 +20,7 @@ enum statement {
     SQL_EXTRA,
     SQL_QUEUE,      /* with a forwarder: instead of SQL_RECORD */
     SQL_QUEUE_GONE,
+    SQL_REFUSED,
     SQL_LOSS,
     SQL_LOSS_MORE,
     SQL_CLOCK,
@@ -68,14 +70,6 @@ struct stream {
     uint32_t words_cap;
 };
 
-/* A record of the open transaction, waiting to be sorted. */
-struct pending {
-    int64_t step, stream, seq, shape_n;
-    uint32_t object, position, path, shape, note;
-    uint8_t pass, io;
-    const uint8_t *entry; /* in a payload that stays until commit */
-};
-
 struct run {
     struct run *next;
     struct store *store;
@@ -101,11 +95,13 @@ struct run {
     uint64_t wal_wait_ns;  /* since when they are; 0: not */
     bool unsafe;           /* committed and not durable */
     uint64_t idle_ns;      /* since when nobody is connected */
-    struct pending *rows;
+    struct pending *rows;      /* of the open transaction, to be sorted */
     size_t rows_n, rows_cap;
     struct forward_run *queue; /* NULL: records go into table record */
-    int64_t queue_id, queue_total;  /* of the last row of table queue */
+    struct chunk chunk;        /* of the open transaction, not yet in it */
+    int64_t queue_id, queue_total;  /* of the last record of the queue */
     int64_t queue_gone, queue_base; /* of what was before the first one */
+    int64_t queue_told;        /* the last one that is committed */
     uint64_t fresh_losses[TRD_CAUSE_COUNT]; /* counted at commit */
 };
 
@@ -158,6 +154,9 @@ enum content { CONTENT_OURS, CONTENT_EMPTY, CONTENT_FOREIGN };
 /* A connection to a file that may be anything. SQLite codes. */
 int file_connect(const char *path, sqlite3 **db);
 int file_look_at(sqlite3 *db, enum content *out);
+/* The first column of the first row; SQLITE_DONE: there is none, and *out
+ * stays. */
+int file_get_int(sqlite3 *db, const char *sql, int64_t *out);
 int file_get_meta(sqlite3 *db, const char *key, char *out, size_t cap);
 bool file_is_damage(int code);
 /* A damaged file stays, renamed, for whoever can read something of it. */
@@ -188,6 +187,8 @@ bool run_ready(struct run *r);
 /* A statement failed: rolls back, fails the streams, closes the file. The
  * run is gone after it. what is a word for the log. */
 void run_fail(struct run *r, int code, const char *what);
+/* It was written: what was read of it before was no damage. */
+void run_trust(struct run *r);
 /* Opens the file, or creates it for a new run of this job. */
 int run_open(struct store *s, const char *name, const char *path,
              struct slice job, struct run **out);
@@ -243,6 +244,11 @@ void words_free(struct run *r, struct stream *t);
 int queue_open(struct run *r);
 int queue_start(struct run *r);
 void queue_close(struct run *r);
+/* In a transaction: a record, and all that were not yet put into it. */
+int queue_add(struct run *r, const struct pending *p, const struct entry *e);
+int queue_flush(struct run *r);
+/* How many the open transaction has. */
+size_t queue_fresh(const struct run *r);
 void queue_committed(struct run *r);
 /* In a transaction: takes away what the engine has. */
 int queue_take_away(struct run *r);
@@ -256,6 +262,9 @@ int rows_add(struct run *r, struct stream *t, uint64_t seq,
              const uint8_t *payload, size_t n);
 /* Sorts and inserts what was taken. A SQLite code. */
 int rows_insert(struct run *r);
+/* A record of the queue into table refused. A SQLite code. */
+int rows_refuse(struct run *r, const struct pending *p,
+                const struct wire_record *m, int64_t id, const char *reason);
 int loss_add(struct run *r, struct stream *t, uint64_t first, uint64_t last,
              const struct wire_loss *l);
 

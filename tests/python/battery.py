@@ -13,7 +13,6 @@ import torch.nn.functional as F
 import tracerd
 from battery_models import CNN, GPT, RNN, Llama
 
-
 # ---- changes ----
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import waiting
 from clickhouse_server import Server
 from programs import TOP, Daemon, need, program, python
 from test_durability import Training, whole
@@ -62,27 +63,32 @@ def as_sqlite(daemon, run, path):
         sqlite3.connect(path) as db,
     ):
         source.backup(db)
-        columns = [row[1] for row in db.execute("PRAGMA table_info(record)")]
-        names = ", ".join(columns)
-        db.execute(f"INSERT INTO record SELECT {names} FROM queue")
-        db.execute(
-            "INSERT INTO extra SELECT stream, seq, sampling, sampling_arg,"
-            " histogram FROM queue WHERE sampling IS NOT NULL"
-            " OR histogram IS NOT NULL"
-        )
+        waiting.move(db)
     source.close()
     db.close()
 
 
+RANGE = waiting.HAS_RANGE | waiting.HAS_ABS
 ODD = (
-    "`nan` = 3, pinf = 2, ninf = 1, max = NULL, min = NULL, absmin = NULL,"
-    " mean = NULL, std = NULL, l2 = NULL",
-    "dtype = 13, samples = x'0009005c0a00ff27', max = 9007199254740993,"
-    " min = -9223372036854775807 - 1, absmin = 7",
-    "mean = -0.0, std = 1e-310, l2 = 0.1, max = 1e300",
-    "hash = -2, labels = 1 << 22, sampling = 2, sampling_arg = -3",
-    "hash = NULL, samples = NULL, `nan` = NULL, pinf = NULL, ninf = NULL,"
-    " zero = NULL, subnormal = NULL",
+    {
+        "has": waiting.HAS_COUNTS | waiting.HAS_HASH, "n": 6, "nan": 3,
+        "pinf": 2, "ninf": 1, "zero": 0, "subnormal": 0, "sample_n": 0,
+        "samples": b"",
+    },
+    {
+        "has": RANGE | waiting.HAS_HASH, "dtype": 13, "sample_n": 1,
+        "samples": bytes.fromhex("0009005c0a00ff27"),
+        "max": 9007199254740993, "min": -(2**63), "absmax": 7, "absmin": 7,
+    },
+    {
+        "dtype": 1, "mean": -0.0, "std": 1e-310, "l2": 0.1, "max": 1e300,
+        "sample_n": 0, "samples": b"",
+    },
+    {
+        "hash": -2, "labels": 1 << 22, "sampling": 2,
+        "sampling_arg": 2**64 - 3,
+    },
+    {"has": 0, "sample_n": 0, "samples": b""},
 )
 
 
@@ -97,8 +103,9 @@ def same(found, plain):
 def make_odd(daemon, run):
     """Puts what few trainings have into records that wait."""
     with sqlite3.connect(f"{daemon.data}/{run}.db") as db:
-        for i, odd in enumerate(ODD):
-            db.execute(f"UPDATE queue SET {odd} WHERE id % 7 = {i}")
+        waiting.change(
+            db, lambda i, m: m.update(ODD[i % 7] if i % 7 < len(ODD) else {})
+        )
     db.close()
 
 
