@@ -32,8 +32,11 @@ POINT = (
 )
 NEWEST = "SELECT step, rank FROM v_record ORDER BY step DESC LIMIT 1"
 HISTORY = (
-    "SELECT step, mean FROM v_record WHERE pass = 'forward'"
-    " AND module = ? AND io = 'output' AND rank = 0 ORDER BY step"
+    "WITH RECURSIVE at(step) AS (VALUES (1) UNION ALL SELECT step + 1 FROM at"
+    " WHERE step < (SELECT step FROM v_record ORDER BY step DESC LIMIT 1))"
+    " SELECT step, mean FROM at CROSS JOIN v_record USING (step)"
+    " WHERE pass = 'forward' AND module = ? AND io = 'output' AND rank = 0"
+    " ORDER BY step"
 )
 
 

@@ -43,6 +43,9 @@ EXPECTED = {
     "Its history": [
         (1, 3, 3, 3), (2, 6, 6, 6), (3, 9, 9, 9), (4, INF, INF, INF),
     ],
+    "The same of a very large run (one search a step instead of two)": [
+        (1, 3, 3, 3), (2, 6, 6, 6), (3, 9, 9, 9), (4, INF, INF, INF),
+    ],
     "The last three of it": [(4, 4 * ROOT), (3, 3 * ROOT), (2, 2 * ROOT)],
     "Samples of it (`of_step = r.step` makes it quick)": [(0, 2), (1, 4)],
     "Samples of two calls side by side": [(0, 1, 2, 1), (1, 2, 4, 2)],
