@@ -117,8 +117,7 @@ static int read_group(struct compare *c, struct walk_side *s, int64_t step,
     const struct scan_row *r;
     int got;
     s->n = s->arena_n = 0;
-    while ((got = scan_peek(s->scan, &r)) > 0 && r->step == step &&
-           r->object == object) {
+    while ((got = scan_peek_at(s->scan, step, object, &r)) > 0) {
         int64_t path = r->path;
         c->w.text = c->w.text || r->side.has & TRD_IS_GIVEN;
         c->b_read += s == &c->w.b;
@@ -141,10 +140,10 @@ static int read_partner(struct compare *c, int64_t step, long object)
 {
     const struct scan_row *r;
     int64_t id = object < 0 ? 0 : c->object_b[object].id;
-    int got = scan_peek(c->w.b.scan, &r), code = 0;
+    int got = scan_peek_at(c->w.b.scan, step, id, &r), code = 0;
     if (got < 0)
         return -got;
-    if (!got || r->step != step || r->object != id)
+    if (!got)
         code = scan_goto(c->w.b.scan, step, id);
     return code ? code : read_group(c, &c->w.b, step, id);
 }
@@ -205,8 +204,8 @@ static int has_partner(struct compare *c, const struct scan_row *r,
     code = scan_goto(c->w.a.scan, step, id);
     if (code)
         return code;
-    got = scan_peek(c->w.a.scan, &mine);
-    *has = got > 0 && mine->step == step && mine->object == id;
+    got = scan_peek_at(c->w.a.scan, step, id, &mine);
+    *has = got > 0;
     return got < 0 ? -got : 0;
 }
 

@@ -143,8 +143,7 @@ static int read_object(struct way *y, int side, size_t unit, size_t object)
         int got, code = scan_goto(s->scan, e->at[i].step, id);
         if (code)
             return code;
-        while ((got = scan_peek(s->scan, &r)) > 0 &&
-               r->step == e->at[i].step && r->object == id) {
+        while ((got = scan_peek_at(s->scan, e->at[i].step, id, &r)) > 0) {
             size_t rank = layout_index(&s->layout, r->rank);
             int64_t path = -1;
             bool wanted = r->iteration == e->at[i].iteration &&

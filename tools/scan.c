@@ -66,6 +66,7 @@ struct scan {
     size_t streams;
     bool has_extra;
     unsigned left;     /* rows until the statement is begun again */
+    bool raw;          /* the statement stands on a row that key is of */
     bool stands;       /* row is waiting */
     bool ended;        /* there is no more */
     struct scan_row row;
@@ -424,7 +425,7 @@ static int begin(struct scan *s)
 
 int scan_goto(struct scan *s, int64_t step, int64_t object)
 {
-    s->stands = s->ended = false;
+    s->raw = s->stands = s->ended = false;
     for (int i = 0; i < KEYS; i++)
         s->key[i] = INT64_MIN;
     s->key[STEP] = step;
@@ -540,8 +541,6 @@ static int read_row(struct scan *s, bool *wanted)
     struct scan_row *r = &s->row;
     const struct scan_stream *t;
     const struct word *shape;
-    for (int i = 0; i < KEYS; i++)
-        s->key[i] = sqlite3_column_int64(s->rows, i);
     t = find_stream(s, s->key[STREAM]);
     /* of a process that came after the dictionary was read */
     *wanted = t && t->wanted;
@@ -578,33 +577,64 @@ static int read_row(struct scan *s, bool *wanted)
     return read_sampling(s, s->key[STREAM], r);
 }
 
+/* Makes the statement stand on a row. 1, 0 behind the last, or minus the exit
+ * code. */
+static int stand(struct scan *s)
+{
+    int got;
+    if (s->ended || s->raw)
+        return !s->ended;
+    if (s->left == 0) {
+        s->key[SEQ]++;
+        begin(s);
+    }
+    got = sqlite3_step(s->rows);
+    if (got == SQLITE_DONE) {
+        sqlite3_reset(s->rows);
+        s->ended = true;
+        return 0;
+    }
+    if (got != SQLITE_ROW)
+        return -failed(s);
+    s->left--;
+    s->raw = true;
+    for (int i = 0; i < KEYS; i++)
+        s->key[i] = sqlite3_column_int64(s->rows, i);
+    return 1;
+}
+
+/* The row that the statement stands on becomes the one that waits, if it is
+ * wanted. 0 or an exit code. */
+static int judge(struct scan *s)
+{
+    s->raw = false;
+    return read_row(s, &s->stands);
+}
+
 int scan_peek(struct scan *s, const struct scan_row **out)
 {
-    bool wanted = s->stands;
-    if (s->ended)
-        return 0;
-    while (!wanted) {
-        int got, code;
-        if (s->left == 0) {
-            s->key[SEQ]++;
-            begin(s);
-        }
-        got = sqlite3_step(s->rows);
-        if (got == SQLITE_DONE) {
-            sqlite3_reset(s->rows);
-            s->ended = true;
-            return 0;
-        }
-        if (got != SQLITE_ROW)
-            return -failed(s);
-        s->left--;
-        code = read_row(s, &wanted);
+    while (!s->stands) {
+        int got = stand(s), code = got > 0 ? judge(s) : 0;
+        if (got <= 0 || code)
+            return code ? -code : got;
+    }
+    *out = &s->row;
+    return 1;
+}
+
+int scan_peek_at(struct scan *s, int64_t step, int64_t object,
+                 const struct scan_row **out)
+{
+    while (!s->stands) {
+        int got = stand(s), code;
+        if (got <= 0 || s->key[STEP] != step || s->key[OBJECT] != object)
+            return got < 0 ? got : 0;
+        code = judge(s);
         if (code)
             return -code;
     }
-    s->stands = true;
     *out = &s->row;
-    return 1;
+    return s->row.step == step && s->row.object == object;
 }
 
 int scan_next(struct scan *s, const struct scan_row **out)

@@ -89,5 +89,10 @@ int scan_goto(struct scan *s, int64_t step, int64_t object);
  * out. */
 int scan_peek(struct scan *s, const struct scan_row **out);
 int scan_next(struct scan *s, const struct scan_row **out);
+/* As scan_peek(), but 0 as well where the next row is of another step or
+ * object. Rows of other attempts that follow are not read for that: an
+ * attempt that began late has none of its own for many steps. */
+int scan_peek_at(struct scan *s, int64_t step, int64_t object,
+                 const struct scan_row **out);
 
 #endif
