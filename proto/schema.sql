@@ -310,7 +310,11 @@ SELECT r.step, r.object, r.pass, r.stream, r.io, r.position, r.seq,
     hex(substr(r.samples, 1 + (c.i * d.parts + q.i) * d.bytes, d.bytes)) AS x,
     (SELECT CASE d.special
         WHEN 0 THEN CASE WHEN sign < 0 AND d.bytes < 8
-                         THEN bits - (1 << 8 * d.bytes) ELSE bits END
+                         THEN bits - (1 << 8 * d.bytes)
+                         WHEN bits < 0 AND NOT d.signed
+                         THEN (bits >> 32 & 4294967295) * 4294967296.0
+                             + (bits & 4294967295)
+                         ELSE bits END
         WHEN 4 THEN CASE WHEN bits < 255 THEN
             (SELECT pow2 FROM number WHERE i = bits - 127) END
         WHEN 5 THEN NULL

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+import torch
 from torch import nn
 
 import tracerd
@@ -16,6 +17,9 @@ def stored(here):
     t = tracerd.attach(nn.Linear(1, 1), run="all", samples=256)
     for name, tensor in nasty():
         t.record(name, tensor)
+    # between two doubles, whose nearest one finds only who rounds once
+    unsigned = [2**64 - 1, 2**63, 2**63 + 1025, 2**63 + 3073, 5]
+    t.record("unsigned", torch.tensor(unsigned, dtype=torch.uint64))
     t.close()
     here.wait(lambda: [r.state for r in here.runs()] == ["ended"])
     return here
@@ -49,6 +53,9 @@ def test_as_the_view_reads_them(stored, alone):
     assert len(found) > 1500
     for row in found:
         assert (row["x"], row["y"]) == (row["value"], row["imag"]), row
+    assert [
+        row["value"] for row in found if row["name"] == "user-unsigned-1"
+    ] == [2.0**64, 2.0**63, 2.0**63 + 2048, 2.0**63 + 4096, 5]
     counts = {row["name"]: row["n"] for row in found}
     assert counts["user-float16-1"] == 17
 
