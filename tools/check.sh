@@ -1,12 +1,14 @@
 #!/bin/sh
 # Installs what is needed, builds with gcc and clang, runs every test, also
 # under sanitizers; ends with "N passed, N failed".
-# usage: sh tools/check.sh [--quick | --frameworks | --battery]
+# usage: sh tools/check.sh [--quick | --frameworks | --battery | --scale]
 # --quick: one build, no sanitizers, no fuzzing. --frameworks: only the
 # trainings of tests/python/test_frameworks.py, with every framework they
 # know, in an environment of its own. --battery: only tests/python/test_battery,
 # of all kinds of models, whose table says what tracectl compare and other
-# tools are right about. FUZZ_SECONDS: for each fuzz target, 20 if not said.
+# tools are right about. --scale: only tests/bench/bench_scale.py, with 100
+# million records (17 GB, half an hour). FUZZ_SECONDS: for each fuzz target,
+# 20 if not said.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/setup.sh
@@ -16,6 +18,8 @@ frameworks=
 [ "${1:-}" != --frameworks ] || frameworks=1 venv=.venv-frameworks
 battery=
 [ "${1:-}" != --battery ] || battery=1
+scale=
+[ "${1:-}" != --scale ] || scale=1
 
 # chromium and selenium look at the page of tracectl report
 # shellcheck disable=SC2086
@@ -66,6 +70,12 @@ fi
 if [ -n "$battery" ]; then
     export TRD_BATTERY=all
     one_build build-check "--suite battery --verbose" --werror
+    $venv/bin/python tests/count.py $logs $broken || status=1
+    exit $status
+fi
+if [ -n "$scale" ]; then
+    export TRD_RECORDS=100000000
+    one_build build-check "--suite scale --verbose" --werror
     $venv/bin/python tests/count.py $logs $broken || status=1
     exit $status
 fi

@@ -2,12 +2,11 @@
 
     bench_scale.py TRACERD TRACECTL BENCH_CLIENT [RECORDS]
 
-Ranks write so many records (10,000,000; the full suite has 100,000,000) in
-10,000 steps to a daemon. Meanwhile and afterwards this asks for single records
-and for the history of one object, and looks at the write-ahead log and at the
-daemon's memory; then it runs check, report and a comparison of the run with
-itself. It stops where a limit below is passed that no machine's speed
-explains.
+Ranks write so many records ($TRD_RECORDS, else 10,000,000) in 10,000 steps to
+a daemon. Meanwhile and afterwards this asks for single records and for the
+history of one object, and looks at the write-ahead log and at the daemon's
+memory; then it runs check, report and a comparison of the run with itself. It
+fails where a limit below is passed that no machine's speed explains.
 """
 
 import os
@@ -208,7 +207,8 @@ def ask_at_rest(tracectl, run, objects):
 
 def main():
     tracerd, tracectl, client = sys.argv[1:4]
-    wanted = int(sys.argv[4]) if len(sys.argv) > 4 else 10_000_000
+    default = os.environ.get("TRD_RECORDS", 10_000_000)
+    wanted = int(sys.argv[4] if len(sys.argv) > 4 else default)
     ranks, objects = layout(wanted)
     with tempfile.TemporaryDirectory(prefix="trd") as folder:
         data = os.path.join(folder, "data")
