@@ -63,6 +63,7 @@ struct forward {
     /* the thread's own */
     struct house *house;
     struct block block;
+    struct message message;   /* of the rows that are being sent */
     struct ahead ahead;       /* never running but while one is sent */
     bool ready;               /* tables are there */
     uint64_t asked_ns;        /* since when an answer is waited for; 0: none */
@@ -135,17 +136,30 @@ static void went_well(struct forward *f)
     atomic_store(&f->o.counters->forward_code, 0);
 }
 
-static enum house_result send(struct forward *f, const char *sql,
-                              const void *bytes, size_t n)
+/* The engine is not to blame: what waits is read and made again. */
+static void no_memory(struct forward *f)
+{
+    log_error("forward", "error=\"out of memory\" then=\"tried again\"");
+    f->again_ns = mono_ns() + AGAIN_MIN_MS * MS;
+}
+
+/* Rows [first, last) of a block. */
+static enum house_result send(struct forward *f, const struct block *b,
+                              size_t first, size_t last)
 {
     enum house_result rc = HOUSE_OK;
+    if (!block_native(b, first, last, &f->message)) {
+        no_memory(f);
+        return HOUSE_DOWN;
+    }
     f->asked_ns = mono_ns();
     if (!f->ready) {
         rc = house_make_tables(f->house, &f->o.place);
         f->ready = rc == HOUSE_OK;
     }
     if (rc == HOUSE_OK)
-        rc = house_ask(f->house, sql, bytes, n, NULL, NULL);
+        rc = house_ask(f->house, b->of->insert, f->message.at, f->message.n,
+                       NULL, NULL);
     else
         rc = HOUSE_DOWN;
     f->asked_ns = 0;
@@ -187,9 +201,7 @@ static bool send_rows(struct forward *f, struct forward_run *r, size_t first,
                       size_t last)
 {
     const struct block *b = &f->block;
-    size_t from = b->start[first];
-    size_t to = last < b->rows ? b->start[last] : b->n;
-    switch (send(f, block_insert, b->at + from, to - from)) {
+    switch (send(f, b, first, last)) {
     case HOUSE_OK:
         atomic_fetch_add(&f->o.counters->forwarded, last - first);
         return true;
@@ -266,9 +278,8 @@ static bool send_heads(struct forward *f, struct forward_run *r,
 {
     if (!m->streams.rows)
         return true;
-    if (send(f, streams_insert, m->streams.at, m->streams.n) ||
-        (m->losses.rows &&
-         send(f, losses_insert, m->losses.at, m->losses.n)))
+    if (send(f, &m->streams, 0, m->streams.rows) ||
+        (m->losses.rows && send(f, &m->losses, 0, m->losses.rows)))
         return false;
     r->heads_ns = mono_ns();
     if (all)
@@ -469,6 +480,7 @@ void forward_free(struct forward *f)
     house_close(f->house);
     block_free(&f->block);
     block_free(&f->ahead.block);
+    free(f->message.at);
     pthread_cond_destroy(&f->more);
     pthread_mutex_destroy(&f->lock);
     free(f);

@@ -11,8 +11,9 @@
 
 #include <pthread.h>
 
-#include "proto/clickhouse/house.h"
+#include "daemon/block.h"
 #include "daemon/store.h"
+#include "proto/clickhouse/house.h"
 
 struct forward;
 struct forward_run;
@@ -53,20 +54,9 @@ bool forward_refused(struct forward *f, struct forward_run *r, int64_t *id,
 
 enum { FORWARD_LAST_MS = 3000 };
 
-/* Rows as RowBinary. at is to be freed. */
-struct block {
-    uint8_t *at;
-    size_t n, cap;
-    bool bad;          /* out of memory */
-    bool full;         /* more may be there */
-    int64_t *id;       /* of its rows; to be freed */
-    size_t *start;     /* of the rows in at; to be freed */
-    size_t rows, rows_cap;
-    int64_t total;     /* of the last one */
-};
-
 /* Each block is a part that the engine merges with others: the larger, the
- * less it has to do. */
+ * less it has to do. One is sent, as a message of its size, while the next is
+ * read. */
 enum { BLOCK_ROWS = 131072, BLOCK_BYTES = 40 * 1024 * 1024 };
 
 struct sqlite3;
@@ -79,25 +69,26 @@ struct names *names_new(const char *run); /* NULL: out of memory */
 void names_free(struct names *c);
 
 enum name_kind { NAME_STREAM, NAME_OBJECT, NAME_PATH, NAME_SHAPE, NAME_NOTE };
+enum { NAME_PARTS = 4 };
 struct name {
-    uint8_t *bytes; /* its columns as RowBinary; valid until the next one */
-    size_t n;
+    char *text; /* of all parts; valid until the next name */
+    struct {
+        size_t n;       /* bytes of text */
+        int64_t number; /* the same, where the column is no string */
+    } part[NAME_PARTS];
+    unsigned n;
     int64_t real_ns; /* of a stream */
 };
 /* A SQLite code. */
 int names_get(struct names *c, struct sqlite3 *db, enum name_kind kind,
               int64_t id, const struct name **out);
 
-/* Bytes behind the others; bad where there is no memory. */
-void block_put(struct block *b, uint64_t v, unsigned n);
-void block_text(struct block *b, const void *text, size_t n);
-/* Columns of a row, as types say: see forward_block.c. */
-void block_columns(struct block *b, struct sqlite3_stmt *q, int first,
-                   const char *types);
+/* The values of its columns, into the row that is being made. */
+void names_put(const struct name *name, struct block *b);
 
-extern const char block_insert[]; /* the statements its rows are data of */
-extern const char streams_insert[];
-extern const char losses_insert[];
+extern const struct layout record_layout;
+extern const struct layout stream_layout;
+extern const struct layout loss_layout;
 /* The records of table queue behind id after, whole rows of it. A SQLite
  * code. */
 int block_read(struct sqlite3 *db, struct names *c, int64_t after,
@@ -107,7 +98,6 @@ int streams_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
                  struct block *b);
 int losses_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
                 struct block *b);
-void block_free(struct block *b);
 
 /* A block that is read while another is sent. */
 struct ahead {

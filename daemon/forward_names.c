@@ -1,4 +1,4 @@
-/* Names of a run's dictionaries as columns of RowBinary. Forwarder's thread.
+/* Names of a run's dictionaries as values of a row. Forwarder's thread.
  *
  * A table of fixed size, in which a name takes the place of the one that had
  * it: ids are dense, so that those of one model rarely meet. A row of a
@@ -21,20 +21,18 @@ struct names {
     struct place place[PLACES];
 };
 
+/* The first column is real_ns, the others are the row's; ?2: the run. */
 static const struct {
-    const char *sql; /* the first column is real_ns */
-    const char *types, *none; /* of no row; NULL: there must be one */
-    size_t none_n;
+    const char *sql;
+    bool may_lack; /* then all is empty */
 } dictionaries[] = {
-    [NAME_STREAM] = {"SELECT real_ns, epoch, attempt, rank FROM stream"
-                     " WHERE id = ?1",
-                     "lii", NULL, 0},
+    [NAME_STREAM] = {"SELECT real_ns, ?2, epoch, attempt, rank FROM stream"
+                     " WHERE id = ?1", false},
     [NAME_OBJECT] = {"SELECT 0, class, instance, module FROM object"
-                     " WHERE id = ?1",
-                     "sis", "\0\0\0\0\0", 6},
-    [NAME_PATH] = {"SELECT 0, text FROM path WHERE id = ?1", "s", NULL, 0},
-    [NAME_SHAPE] = {"SELECT 0, dims FROM shape WHERE id = ?1", "s", NULL, 0},
-    [NAME_NOTE] = {"SELECT 0, text FROM note WHERE id = ?1", "s", "", 1},
+                     " WHERE id = ?1", true},
+    [NAME_PATH] = {"SELECT 0, text FROM path WHERE id = ?1", false},
+    [NAME_SHAPE] = {"SELECT 0, dims FROM shape WHERE id = ?1", false},
+    [NAME_NOTE] = {"SELECT 0, text FROM note WHERE id = ?1", true},
 };
 
 struct names *names_new(const char *run)
@@ -54,56 +52,75 @@ void names_free(struct names *c)
     if (!c)
         return;
     for (size_t i = 0; i < PLACES; i++)
-        free(c->place[i].name.bytes);
+        free(c->place[i].name.text);
     free(c->run);
     free(c);
 }
 
-static int fill(const struct names *c, sqlite3_stmt *q, enum name_kind kind,
-                struct block *b, int64_t *real_ns)
+/* All texts in one piece of memory. */
+static bool copy(sqlite3_stmt *q, struct name *out)
+{
+    size_t n = 0;
+    for (unsigned i = 0; i < out->n; i++) {
+        sqlite3_column_blob(q, (int)i + 1); /* as bytes, which are counted */
+        out->part[i].n = (size_t)sqlite3_column_bytes(q, (int)i + 1);
+        n += out->part[i].n;
+    }
+    out->text = malloc(n + 1);
+    n = 0;
+    for (unsigned i = 0; out->text && i < out->n; i++) {
+        const void *text = sqlite3_column_blob(q, (int)i + 1);
+        out->part[i].number = sqlite3_column_int64(q, (int)i + 1);
+        if (text)
+            memcpy(out->text + n, text, out->part[i].n);
+        n += out->part[i].n;
+    }
+    out->real_ns = sqlite3_column_int64(q, 0);
+    return out->text != NULL;
+}
+
+static int fill(sqlite3_stmt *q, enum name_kind kind, struct name *out)
 {
     int rc = sqlite3_step(q);
-    if (kind == NAME_STREAM)
-        block_text(b, c->run, strlen(c->run));
-    if (rc == SQLITE_ROW) {
-        *real_ns = sqlite3_column_int64(q, 0);
-        block_columns(b, q, 1, dictionaries[kind].types);
-    } else if (rc != SQLITE_DONE) {
+    out->n = (unsigned)sqlite3_column_count(q) - 1;
+    if (rc == SQLITE_ROW)
+        return copy(q, out) ? SQLITE_OK : SQLITE_NOMEM;
+    if (rc != SQLITE_DONE)
         return rc;
-    } else if (!dictionaries[kind].none) {
-        return SQLITE_CORRUPT;
-    }
-    for (size_t i = 0; rc == SQLITE_DONE && i < dictionaries[kind].none_n; i++)
-        block_put(b, (uint8_t)dictionaries[kind].none[i], 1);
-    return b->bad ? SQLITE_NOMEM : SQLITE_OK;
+    return dictionaries[kind].may_lack ? SQLITE_OK : SQLITE_CORRUPT;
 }
 
 /* In place of the name that is there. */
 static int read_name(const struct names *c, sqlite3 *db, enum name_kind kind,
                      int64_t id, struct name *out)
 {
-    struct block b = {.at = NULL};
+    struct name name = {.text = NULL};
     sqlite3_stmt *q = NULL;
-    int64_t real_ns = 0;
-    uint8_t *bytes;
     int rc = sqlite3_prepare_v2(db, dictionaries[kind].sql, -1, &q, NULL);
     if (rc == SQLITE_OK)
         rc = sqlite3_bind_int64(q, 1, id);
+    if (rc == SQLITE_OK && sqlite3_bind_parameter_count(q) > 1)
+        rc = sqlite3_bind_text(q, 2, c->run, -1, SQLITE_STATIC);
     if (rc == SQLITE_OK)
-        rc = fill(c, q, kind, &b, &real_ns);
+        rc = fill(q, kind, &name);
     sqlite3_finalize(q);
-    bytes = rc == SQLITE_OK ? malloc(b.n) : NULL; /* no more than it needs */
-    if (bytes) {
-        memcpy(bytes, b.at, b.n);
-        free(out->bytes);
-        out->bytes = bytes;
-        out->n = b.n;
-        out->real_ns = real_ns;
-    } else if (rc == SQLITE_OK) {
-        rc = SQLITE_NOMEM;
+    if (rc == SQLITE_OK) {
+        free(out->text);
+        *out = name;
     }
-    block_free(&b);
     return rc;
+}
+
+void names_put(const struct name *name, struct block *b)
+{
+    const char *text = name->text ? name->text : "";
+    for (unsigned i = 0; i < name->n; i++) {
+        if (block_wants_text(b))
+            block_text(b, text, name->part[i].n);
+        else
+            block_number(b, (uint64_t)name->part[i].number);
+        text += name->part[i].n;
+    }
 }
 
 int names_get(struct names *c, sqlite3 *db, enum name_kind kind, int64_t id,

@@ -16,6 +16,7 @@
 
 #include "proto/place.h"
 #include "schema.h"
+#include "tools/house_put.h"
 #include "tools/house_rows.h"
 #include "tools/house_where.h"
 #include "tools/run_file.h"
@@ -29,10 +30,6 @@ enum insert {
     PUT_LOSS,
     PUT_OBJECT,
     PUT_PATH,
-    PUT_SHAPE,
-    PUT_NOTE,
-    PUT_RECORD,
-    PUT_EXTRA,
     INSERT_COUNT
 };
 
@@ -51,26 +48,21 @@ static const char *const insert_sql[INSERT_COUNT] = {
         "INSERT OR IGNORE INTO object SELECT CASE WHEN EXISTS(SELECT 1 FROM"
         " object WHERE id = ?1) THEN NULL ELSE ?1 END, ?2, ?3, ?4",
     [PUT_PATH] = "INSERT OR IGNORE INTO path(text) VALUES(?)",
-    [PUT_SHAPE] = "INSERT OR IGNORE INTO shape(dims, n) VALUES(?, ?)",
-    [PUT_NOTE] = "INSERT OR IGNORE INTO note(text) VALUES(?)",
-    [PUT_RECORD] =
-        "INSERT OR IGNORE INTO record VALUES(?1, coalesce((SELECT id FROM"
-        " object WHERE class = ?2 AND instance = ?3 AND module = ?4), 0), ?5,"
-        " (SELECT id FROM stream WHERE epoch = ?6), ?7, ?8, ?9, ?10, ?11,"
-        " ?12, ?13, (SELECT id FROM note WHERE text = ?14), (SELECT id FROM"
-        " path WHERE text = ?15), ?16, (SELECT id FROM shape WHERE dims ="
-        " ?17), nullif(?18, (SELECT n FROM shape WHERE dims = ?17)),"
-        " ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30,"
-        " nullif(?31, x''), ?32)",
-    [PUT_EXTRA] = "INSERT OR IGNORE INTO extra VALUES((SELECT id FROM stream"
-                  " WHERE epoch = ?1), ?2, ?3, ?4, nullif(?5, x''))",
 };
+
+#define FILL_SQL                                                               \
+    "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;"                  \
+    "PRAGMA cache_size = -16000;"
+/* Of a new file: records are put in faster, but one that has none is nearly a
+ * MB. */
+#define BIG_PAGES_SQL "PRAGMA page_size = 32768;"
 
 /* The file that is being filled. */
 struct filling {
     char run[TRD_MAX_RUN + 1]; /* "": none */
     sqlite3 *db;
     sqlite3_stmt *insert[INSERT_COUNT];
+    struct house_put *records;
 };
 
 struct fetch {
@@ -78,6 +70,7 @@ struct fetch {
     struct house *house;
     struct filling to;
     size_t heads, records;
+    int all_runs; /* the heads of all are asked for */
     int any;
     int code; /* of the first thing that went wrong in a row */
 };
@@ -126,6 +119,8 @@ static int make_temp(void)
     const char *tmp = getenv("TMPDIR");
     if (*temp_dir)
         return 0;
+    /* each allocation would be counted; refused where SQLite already runs */
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     snprintf(temp_dir, sizeof temp_dir, "%s/tracectl-XXXXXX",
              tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(temp_dir)) {
@@ -176,6 +171,8 @@ static int done(struct fetch *f)
         sqlite3_finalize(t->insert[i]);
         t->insert[i] = NULL;
     }
+    house_put_close(t->records);
+    t->records = NULL;
     sqlite3_close(t->db);
     t->db = NULL;
     return f->code;
@@ -206,46 +203,22 @@ static int fill(struct fetch *f, const char *run)
     free(path);
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(t->db,
-                          "PRAGMA journal_mode = MEMORY;"
-                          "PRAGMA synchronous = OFF; BEGIN",
+                          f->all_runs ? FILL_SQL "BEGIN"
+                                      : FILL_SQL BIG_PAGES_SQL "BEGIN",
                           NULL, NULL, NULL);
     if (rc == SQLITE_OK && made)
         rc = sqlite3_exec(t->db, schema_sql, NULL, NULL, NULL);
     for (int i = 0; rc == SQLITE_OK && i < INSERT_COUNT; i++)
         rc = sqlite3_prepare_v2(t->db, insert_sql[i], -1, &t->insert[i],
                                 NULL);
+    if (rc == SQLITE_OK)
+        rc = house_put_open(t->db, &t->records);
     return rc == SQLITE_OK ? 0 : failed(f);
-}
-
-static void bind_text(sqlite3_stmt *q, int i, const struct house_field *c)
-{
-    if (!c->null)
-        sqlite3_bind_text(q, i, c->s.text, (int)c->s.n, SQLITE_STATIC);
-}
-
-static void bind_blob(sqlite3_stmt *q, int i, const struct house_field *c)
-{
-    sqlite3_bind_blob(q, i, c->s.text, (int)c->s.n, SQLITE_STATIC);
-}
-
-static void bind_whole(sqlite3_stmt *q, int i, const struct house_field *c)
-{
-    if (!c->null)
-        sqlite3_bind_int64(q, i, house_whole(c));
-}
-
-static void bind_real(sqlite3_stmt *q, int i, const struct house_field *c)
-{
-    if (!c->null)
-        sqlite3_bind_double(q, i, house_real(c));
 }
 
 static int put(struct fetch *f, enum insert which)
 {
-    sqlite3_stmt *q = f->to.insert[which];
-    sqlite3_step(q);
-    int rc = sqlite3_reset(q);
-    sqlite3_clear_bindings(q);
+    int rc = house_put_step(f->to.insert[which]);
     return rc == SQLITE_OK ? 0 : failed(f);
 }
 
@@ -302,9 +275,9 @@ static int put_meta(struct fetch *f, const char *key,
     sqlite3_stmt *q = f->to.insert[PUT_META];
     sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
     if (whole)
-        bind_whole(q, 2, c);
+        house_bind_whole(q, 2, c);
     else
-        bind_text(q, 2, c);
+        house_bind_text(q, 2, c);
     return put(f, PUT_META);
 }
 
@@ -322,9 +295,9 @@ static int on_stream(void *to, const struct house_field *c, int n)
     q = f->to.insert[PUT_STREAM];
     for (int i = 1; i < JOB; i++)
         if (text[i] == 's')
-            bind_text(q, i, &c[i]);
+            house_bind_text(q, i, &c[i]);
         else
-            bind_whole(q, i, &c[i]);
+            house_bind_whole(q, i, &c[i]);
     return put(f, PUT_STREAM) || put_meta(f, "name", &c[0], 0) ||
            put_meta(f, "job", &c[JOB], 0) ||
            put_meta(f, "store_id", &c[JOB + 1], 0) ||
@@ -342,9 +315,9 @@ static int on_loss(void *to, const struct house_field *c, int n)
         return f->code;
     for (int i = 1; i < COLUMNS; i++)
         if (i == 6)
-            bind_text(f->to.insert[PUT_LOSS], i, &c[i]);
+            house_bind_text(f->to.insert[PUT_LOSS], i, &c[i]);
         else
-            bind_whole(f->to.insert[PUT_LOSS], i, &c[i]);
+            house_bind_whole(f->to.insert[PUT_LOSS], i, &c[i]);
     return put(f, PUT_LOSS);
 }
 
@@ -364,6 +337,7 @@ int fetch_heads(struct fetch *f, const char *run, size_t *n)
                  "run GLOBAL IN (SELECT run FROM stream GROUP BY run"
                  " ORDER BY min(created_ns) DESC, run LIMIT 1)");
     f->heads = 0;
+    f->all_runs = !run;
     f->to.run[0] = '\0';
     code = ask(f, on_stream,
                "SELECT " STREAM_COLUMNS " FROM stream FINAL WHERE %s"
@@ -388,10 +362,10 @@ static int on_object(void *to, const struct house_field *c, int n)
     sqlite3_stmt *q = f->to.insert[PUT_OBJECT];
     if (n != 4)
         return bad_row(f);
-    bind_whole(q, 1, &c[0]);
-    bind_text(q, 2, &c[1]);
-    bind_whole(q, 3, &c[2]);
-    bind_text(q, 4, &c[3]);
+    house_bind_whole(q, 1, &c[0]);
+    house_bind_text(q, 2, &c[1]);
+    house_bind_whole(q, 3, &c[2]);
+    house_bind_text(q, 4, &c[3]);
     return put(f, PUT_OBJECT);
 }
 
@@ -400,99 +374,17 @@ static int on_path(void *to, const struct house_field *c, int n)
     struct fetch *f = to;
     if (n != 1)
         return bad_row(f);
-    bind_text(f->to.insert[PUT_PATH], 1, &c[0]);
+    house_bind_text(f->to.insert[PUT_PATH], 1, &c[0]);
     return put(f, PUT_PATH);
-}
-
-/* In the order of the parameters of PUT_RECORD; what extra has is last.
- * nans: see tables.sql. */
-#define RECORD_COLUMNS                                                         \
-    "step, class, instance, module, pass, epoch, io, position, seq, t_ns,"     \
-    " iteration, microbatch, labels, note, path, dtype, shape, n,"             \
-    " nans, pinf, ninf, zero, subnormal, max, min, absmin, mean, std, l2,"     \
-    " hash, samples, given, max_int, min_int, absmin_int, sampling,"           \
-    " sampling_arg, histogram"
-
-/* As house_rows.h has them. */
-static const char record_types[] = "lsisblbillliissbslLLLLLFFFFFFLsBLLLbls";
-
-enum {
-    AT_STEP,
-    AT_CLASS,
-    AT_MODULE = 3,
-    AT_EPOCH = 5,
-    AT_SEQ = 8,
-    AT_NOTE = 13,
-    AT_PATH,
-    AT_SHAPE = 16,
-    AT_N,
-    AT_MAX = 23,
-    AT_ABSMIN = 25,
-    AT_L2 = 28,
-    AT_SAMPLES = 30,
-    AT_GIVEN,
-    AT_MAX_INT,
-    AT_SAMPLING = 35,
-    AT_SAMPLING_ARG,
-    AT_HISTOGRAM,
-    AT_COUNT
-};
-
-/* The row's words; what is there already stays. */
-static int put_words(struct fetch *f, const struct house_field *c)
-{
-    int code = 0;
-    if (c[AT_NOTE].s.n) {
-        bind_text(f->to.insert[PUT_NOTE], 1, &c[AT_NOTE]);
-        code = put(f, PUT_NOTE);
-    }
-    bind_text(f->to.insert[PUT_PATH], 1, &c[AT_PATH]);
-    bind_text(f->to.insert[PUT_SHAPE], 1, &c[AT_SHAPE]);
-    bind_whole(f->to.insert[PUT_SHAPE], 2, &c[AT_N]);
-    return code || put(f, PUT_PATH) || put(f, PUT_SHAPE);
-}
-
-static int put_extra(struct fetch *f, const struct house_field *c)
-{
-    sqlite3_stmt *q = f->to.insert[PUT_EXTRA];
-    bind_whole(q, 1, &c[AT_EPOCH]);
-    bind_whole(q, 2, &c[AT_SEQ]);
-    if (house_whole(&c[AT_SAMPLING])) {
-        bind_whole(q, 3, &c[AT_SAMPLING]);
-        bind_whole(q, 4, &c[AT_SAMPLING_ARG]);
-    }
-    bind_blob(q, 5, &c[AT_HISTOGRAM]);
-    return put(f, PUT_EXTRA);
 }
 
 static int on_record(void *to, const struct house_field *c, int n)
 {
     struct fetch *f = to;
-    sqlite3_stmt *q = f->to.insert[PUT_RECORD];
-    if (n != AT_COUNT)
+    if (n != HOUSE_RECORD_FIELDS)
         return bad_row(f);
     f->records++;
-    if (put_words(f, c))
-        return f->code;
-    for (int i = 0; i <= AT_GIVEN; i++) {
-        int whole = i - AT_MAX; /* its column of integers, from max on */
-        if (i == AT_CLASS || i == AT_MODULE || i == AT_NOTE ||
-            i == AT_PATH || i == AT_SHAPE)
-            bind_text(q, i + 1, &c[i]);
-        else if (i == AT_SAMPLES)
-            bind_blob(q, i + 1, &c[i]);
-        else if (i >= AT_MAX && i <= AT_ABSMIN && !c[AT_MAX_INT + whole].null)
-            bind_whole(q, i + 1, &c[AT_MAX_INT + whole]);
-        else if (i >= AT_MAX && i <= AT_L2)
-            bind_real(q, i + 1, &c[i]);
-        else
-            bind_whole(q, i + 1, &c[i]);
-    }
-    if (put(f, PUT_RECORD))
-        return f->code;
-    if (house_whole(&c[AT_SAMPLING]) || c[AT_HISTOGRAM].s.n)
-        return put_extra(f, c);
-    return 0;
+    return house_put_record(f->to.records, c) == SQLITE_OK ? 0 : failed(f);
 }
 
 static int ask_objects(struct fetch *f, const char *run, const char *where)
@@ -518,8 +410,8 @@ static int ask_records(struct fetch *f, const char *run, const char *where,
                        const char *limit)
 {
     f->records = 0;
-    return ask_typed(f, on_record, record_types,
-                     "SELECT " RECORD_COLUMNS
+    return ask_typed(f, on_record, HOUSE_RECORD_TYPES,
+                     "SELECT " HOUSE_RECORD_COLUMNS
                      " FROM record%s%s WHERE run = '%s'%s FORMAT RowBinary",
                      *where ? " PREWHERE 1" : "", where, run, limit);
 }

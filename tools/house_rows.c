@@ -194,10 +194,22 @@ void house_rows_free(struct house_rows *r)
     free(r->line);
 }
 
+static uint32_t four_bytes(const uint8_t *p)
+{
+    return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 |
+           p[0];
+}
+
 static uint64_t bits_of(const struct house_field *f)
 {
-    struct reader in = reader_of(f->s.text, f->s.n);
-    return get_le(&in, (unsigned)f->s.n);
+    const uint8_t *p = (const uint8_t *)f->s.text;
+    if (f->null || f->type == 's')
+        return 0;
+    if (f->type == 'b')
+        return *p;
+    if (f->type == 'i')
+        return four_bytes(p);
+    return (uint64_t)four_bytes(p + 4) << 32 | four_bytes(p);
 }
 
 int64_t house_whole(const struct house_field *f)

@@ -2,10 +2,14 @@
 #include "tests/lib/unit.h"
 
 #include <sqlite3.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/chunk.h"
 #include "daemon/forward.h"
+#include "proto/bytes.h"
+
+#include "clickhouse_tables.h"
 
 static const char tables[] =
     "CREATE TABLE queue(id INTEGER PRIMARY KEY, n, total, records);"
@@ -23,6 +27,7 @@ static const char tables[] =
 static sqlite3 *db;
 static struct names *names;
 static struct block block;
+static struct message message;
 
 static int open_queue(void **state)
 {
@@ -39,6 +44,8 @@ static int close_queue(void **state)
     names_free(names);
     block_free(&block);
     memset(&block, 0, sizeof block);
+    free(message.at);
+    memset(&message, 0, sizeof message);
     sqlite3_close(db);
     return 0;
 }
@@ -153,27 +160,156 @@ static void test_forward__a_block_is_whole_rows_of_the_queue(void **state)
     free(c.at);
 }
 
-static void test_forward__a_row_says_all_about_itself(void **state)
+/* Reads all of it as an engine does. The values of a column, or NULL: there is
+ * none; and its bytes that say what is NULL. */
+static const uint8_t *find(const struct message *m, const char *column,
+                           const uint8_t **nulls)
 {
-    /* run, epoch, attempt, rank, class, instance, module, path, shape, note */
-    static const char head[] = "\3run" "\x4e\0\0\0\0\0\0\0" "\0\0\0\0"
-                               "\2\0\0\0" "\6Linear" "\2\0\0\0" "\2fc" "\1" "0"
-                               "\3" "2 3" "\0";
+    struct reader r = reader_of(m->at, m->n);
+    uint64_t columns = get_varint(&r), rows = get_varint(&r);
+    const uint8_t *found = NULL;
+    while (columns-- > 0 && !r.bad) {
+        size_t name_n = (size_t)get_varint(&r);
+        const uint8_t *name = get_bytes(&r, name_n);
+        size_t type_n = (size_t)get_varint(&r);
+        const uint8_t *bytes = get_bytes(&r, type_n);
+        const uint8_t *map = NULL;
+        char type[32] = "";
+        const char *digits;
+        assert_non_null(name);
+        assert_non_null(bytes);
+        assert_in_range(type_n, 5, sizeof type - 1);
+        memcpy(type, bytes, type_n);
+        digits = type + strcspn(type, "0123456789");
+        if (strncmp(type, "Nullable(", 9) == 0)
+            map = get_bytes(&r, (size_t)rows);
+        if (strlen(column) == name_n && memcmp(column, name, name_n) == 0) {
+            found = r.at;
+            *nulls = map;
+        }
+        for (uint64_t i = 0; i < rows; i++)
+            get_bytes(&r, *digits ? (size_t)atoi(digits) / 8
+                                  : (size_t)get_varint(&r));
+    }
+    assert_false(r.bad);
+    assert_int_equal(reader_left(&r), 0);
+    return found;
+}
+
+static void holds(const char *column, const void *bytes, size_t n)
+{
+    const uint8_t *nulls = NULL, *at = find(&message, column, &nulls);
+    assert_non_null(at);
+    assert_memory_equal(at, bytes, n);
+}
+
+static void test_forward__rows_say_all_about_themselves(void **state)
+{
     struct chunk c = {.at = NULL};
+    const uint8_t *nulls = NULL;
     (void)state;
     add(&c, 4096, 9);
     add(&c, 8192, 7);
     queue(&c, 2);
     assert_int_equal(block_read(db, names, 0, &block), SQLITE_OK);
     assert_int_equal(block.rows, 2);
-    const uint8_t *row = block.at + block.start[1];
-    assert_memory_equal(row, head, sizeof head - 1);
-    row += sizeof head - 1;
-    assert_memory_equal(row, "\7\0\0\0\0\0\0\0" "\1\0\0\0\0\0\0\0" "\1", 17);
-    /* stream, io, position, seq, ts_ns, t_ns */
-    assert_memory_equal(row + 17, "\0\x20\0\0\0\0\0\0" "\2" "\0\0\0\0", 13);
-    assert_memory_equal(row + 38, "\xd5\7\0\0\0\0\0\0" "\5", 9);
+    assert_true(block_native(&block, 0, 2, &message));
+    assert_in_range(block.n, message.n / 4, message.n);
+    holds("run", "\3run\3run", 8);
+    holds("epoch", "\x4d\0\0\0\0\0\0\0" "\x4e\0\0\0\0\0\0\0", 16);
+    holds("attempt", "\0\0\0\0\0\0\0\0", 8);
+    holds("rank", "\1\0\0\0\2\0\0\0", 8);
+    holds("class", "\6Linear\6Linear", 14);
+    holds("instance", "\2\0\0\0\2\0\0\0", 8);
+    holds("module", "\2fc\2fc", 6);
+    holds("path", "\1" "0\1" "0", 4);
+    holds("shape", "\3" "2 3\3" "2 3", 8);
+    holds("note", "\0\0", 2);
+    holds("step", "\x09\0\0\0\0\0\0\0" "\7\0\0\0\0\0\0\0", 16);
+    holds("pass", "\1\1", 2);
+    holds("stream", "\0\x10\0\0\0\0\0\0" "\0\x20\0\0\0\0\0\0", 16);
+    holds("io", "\2\2", 2);
+    holds("ts_ns", "\xed\3\0\0\0\0\0\0" "\xd5\7\0\0\0\0\0\0", 16);
+    holds("t_ns", "\5\0\0\0\0\0\0\0" "\5\0\0\0\0\0\0\0", 16);
+    holds("max", "\0\0\0\0\0\0\xf0\x3f" "\0\0\0\0\0\0\xf0\x3f", 16);
+    holds("max_int", "\0\0\0\0\0\0\0\0" "\0\0\0\0\0\0\0\0", 16);
+    holds("samples", "\x08\0\0\x80\x3f", 5);
+    find(&message, "max", &nulls);
+    assert_memory_equal(nulls, "\0\0", 2);
+    find(&message, "max_int", &nulls);
+    assert_memory_equal(nulls, "\1\1", 2);
     free(c.at);
+}
+
+static void test_forward__any_rows_of_a_block_are_a_block(void **state)
+{
+    struct message part = {.at = NULL};
+    struct chunk c = {.at = NULL};
+    (void)state;
+    for (uint64_t seq = 1; seq <= 5; seq++) {
+        add(&c, seq == 2 ? 8192 : 4096, seq);
+        queue(&c, (int64_t)seq);
+    }
+    assert_int_equal(block_read(db, names, 0, &block), SQLITE_OK);
+    assert_true(block_native(&block, 3, 5, &part));
+    assert_int_equal(block_read(db, names, 3, &block), SQLITE_OK);
+    assert_true(block_native(&block, 0, 2, &message));
+    assert_int_equal(part.n, message.n);
+    assert_memory_equal(part.at, message.at, part.n);
+    free(part.at);
+    free(c.at);
+}
+
+static void test_forward__what_is_sent_again_is_the_same_bytes(void **state)
+{
+    struct message again = {.at = NULL};
+    struct chunk c = {.at = NULL};
+    (void)state;
+    for (uint64_t seq = 1; seq <= 3000; seq++)
+        add(&c, 4096, seq);
+    queue(&c, 3000);
+    assert_int_equal(block_read(db, names, 0, &block), SQLITE_OK);
+    assert_true(block_native(&block, 0, block.rows, &message));
+    names_free(names);
+    names = names_new("run");
+    assert_int_equal(block_read(db, names, 0, &block), SQLITE_OK);
+    assert_true(block_native(&block, 0, block.rows, &again));
+    assert_int_equal(again.n, message.n);
+    assert_memory_equal(again.at, message.at, again.n);
+    free(again.at);
+    free(c.at);
+}
+
+/* Columns are named with their types, one behind the other. */
+static void agrees(const struct layout *of, const char *table)
+{
+    char head[64];
+    snprintf(head, sizeof head, "CREATE TABLE IF NOT EXISTS %s$(", table);
+    const char *text = strstr(clickhouse_tables, head);
+    assert_non_null(text);
+    const char *end = strstr(text, "\n) ENGINE");
+    unsigned columns = 1;
+    for (const char *p = text; p < end; p++)
+        columns += *p == ',';
+    assert_int_equal(of->n, columns);
+    for (unsigned i = 0; i < of->n; i++) {
+        char words[64];
+        int n = snprintf(words, sizeof words, " %s %s", of->column[i].name,
+                         of->column[i].type);
+        const char *at = strstr(text, words);
+        while (at && at < end && at[n] != ',' && at[n] != '\n')
+            at = strstr(at + 1, words);
+        if (!at || at > end)
+            fail_msg("table %s has no%s", table, words);
+    }
+}
+
+static void test_forward__columns_are_those_of_the_tables(void **state)
+{
+    (void)state;
+    agrees(&record_layout, "record");
+    agrees(&stream_layout, "stream");
+    agrees(&loss_layout, "loss");
 }
 
 static void test_forward__what_no_dictionary_has_is_damage(void **state)
@@ -237,7 +373,10 @@ int main(void)
         cmocka_unit_test(test_forward__records_of_a_chunk_come_back),
         cmocka_unit_test(test_forward__a_changed_byte_of_a_chunk_is_noticed),
         TEST(test_forward__a_block_is_whole_rows_of_the_queue),
-        TEST(test_forward__a_row_says_all_about_itself),
+        TEST(test_forward__rows_say_all_about_themselves),
+        TEST(test_forward__any_rows_of_a_block_are_a_block),
+        TEST(test_forward__what_is_sent_again_is_the_same_bytes),
+        cmocka_unit_test(test_forward__columns_are_those_of_the_tables),
         TEST(test_forward__what_no_dictionary_has_is_damage),
         TEST(test_forward__what_was_read_ahead_is_taken_once),
         TEST(test_forward__what_could_not_be_read_ahead_is_not_taken),
