@@ -277,6 +277,19 @@ static struct run *refused(struct store_welcome *a, unsigned reason,
     return NULL;
 }
 
+/* Room for one more: a run that ended stays open for some seconds, and many
+ * short ones in a row would use the limit up. */
+static void close_idlest(struct store *s)
+{
+    struct run *idlest = NULL;
+    for (struct run *r = s->runs; r; r = r->next)
+        if (run_is_idle(r) && !r->unsafe && !queue_has_sent(r) &&
+            (!idlest || r->idle_ns < idlest->idle_ns))
+            idlest = r;
+    if (idlest)
+        run_close(idlest);
+}
+
 struct run *run_find(struct store *s, const struct store_hello *h,
                      struct store_welcome *a)
 {
@@ -302,6 +315,8 @@ struct run *run_find(struct store *s, const struct store_hello *h,
             return r;
         run_fail(r, SQLITE_READONLY_DBMOVED, "file");
     }
+    if (atomic_load(&s->counters.runs_open) >= OPEN_RUNS_MAX)
+        close_idlest(s);
     if (atomic_load(&s->counters.runs_open) >= OPEN_RUNS_MAX)
         return refused(a, REASON_BUSY, 2000, "too many runs are open", 0);
     rc = run_open(s, name, path, h->hello.job, &r);

@@ -551,6 +551,11 @@ static void drop_streams(struct run *r)
     }
 }
 
+bool run_is_idle(const struct run *r)
+{
+    return !r->connected && !r->open_transaction && queue_is_done(r);
+}
+
 void run_close(struct run *r)
 {
     detach(r);

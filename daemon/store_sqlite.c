@@ -590,7 +590,7 @@ static void store_sqlite_tidy(struct store *s)
             commit_run(r);
             continue;
         }
-        if (!r->connected && !r->open_transaction && queue_is_done(r) &&
+        if (run_is_idle(r) &&
             now - r->idle_ns > IDLE_CLOSE_S * UINT64_C(1000000000)) {
             if (r->unsafe)
                 sync_run(r); /* fails the run itself if it must */

@@ -197,6 +197,8 @@ int run_open(struct store *s, const char *name, const char *path,
 int run_check_file(struct run *r);
 /* Closes an idle or failed run; its streams are freed or left alone. */
 void run_close(struct run *r);
+/* Nobody writes to it, and the store of several nodes has all of it. */
+bool run_is_idle(const struct run *r);
 void run_publish(struct stream *t);
 
 /* Opens or creates the run of a hello. NULL with *a filled when refused. */

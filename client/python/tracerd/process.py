@@ -68,16 +68,20 @@ def _is_private(path):
 
 def of_a_signal(error):
     """Whether a signal handler of the program raised it, which happened to
-    run in the middle of our code: an alarm that ends a step, say."""
+    run in the middle of our code: an alarm that ends a step, say. False where
+    no stack is left to find out."""
     codes = set()
     trace = error.__traceback__
     while trace is not None:
         codes.add(trace.tb_frame.f_code)
         trace = trace.tb_next
-    return any(
-        _code_of(signal.getsignal(number)) in codes
-        for number in signal.valid_signals()
-    )
+    try:
+        return any(
+            _code_of(signal.getsignal(number)) in codes
+            for number in signal.valid_signals()
+        )
+    except RecursionError:
+        return False
 
 
 def _code_of(handler):
