@@ -63,8 +63,9 @@ enum { PUT_RECORD = WORDS, PUT_EXTRA, PUTS };
 
 static const char *const find_sql[WORDS] = {
     [STREAM] = "SELECT id, 0 FROM stream WHERE epoch = ?1",
-    [OBJECT] = "SELECT id, 0 FROM object WHERE class = ?1 AND instance = ?2"
-               " AND module = ?3",
+    /* clang takes one split text among others for a lost comma */
+    [OBJECT] = ("SELECT id, 0 FROM object WHERE class = ?1"
+                " AND instance = ?2 AND module = ?3"),
     [NOTE] = "SELECT id, 0 FROM note WHERE text = ?1",
     [PATH] = "SELECT id, 0 FROM path WHERE text = ?1",
     [SHAPE] = "SELECT id, n FROM shape WHERE dims = ?1",
