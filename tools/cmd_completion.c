@@ -201,7 +201,7 @@ static const char *read_line(struct ctl *ctl, int n, char **word,
     const char *usage = global;
     *value = (struct slice){"", 0};
     for (int i = 0; i < n; i++) {
-        const struct command *c = ctl_commands;
+        const struct command *c = ctl_command(word[i]);
         *value = value_of(global, word[i]);
         if (usage != global && !value->n)
             *value = value_of(usage, word[i]);
@@ -211,9 +211,7 @@ static const char *read_line(struct ctl *ctl, int n, char **word,
             *value = (struct slice){"", 0};
             continue;
         }
-        while (c->name && strcmp(c->name, word[i]) != 0)
-            c++;
-        if (usage == global && !value->n && c->name)
+        if (usage == global && !value->n && c)
             usage = c->arguments;
     }
     return usage;

@@ -58,11 +58,11 @@ int cmd_help(struct ctl *ctl, int argc, char **argv)
     (void)ctl;
     if (argc > 1)
         return ctl_fail(CTL_BAD, "help takes one command");
-    for (const struct command *c = ctl_commands; argc == 1 && c->name; c++)
-        if (strcmp(c->name, argv[0]) == 0) {
-            one(c);
-            return CTL_FOUND;
-        }
+    const struct command *named = argc == 1 ? ctl_command(argv[0]) : NULL;
+    if (named) {
+        one(named);
+        return CTL_FOUND;
+    }
     if (argc == 1 && strcmp(argv[0], "names") == 0)
         return fputs(names, stdout) < 0 ? CTL_FAILED : CTL_FOUND;
     if (argc == 1)

@@ -355,7 +355,7 @@ static int asks_help(int argc, char **argv)
     return 0;
 }
 
-static const struct command *find_command(const char *name)
+const struct command *ctl_command(const char *name)
 {
     for (const struct command *c = ctl_commands; c->name; c++)
         if (strcmp(c->name, name) == 0)
@@ -365,7 +365,7 @@ static const struct command *find_command(const char *name)
 
 static int run_command(struct ctl *ctl, int argc, char **argv)
 {
-    const struct command *c = find_command(argv[0]);
+    const struct command *c = ctl_command(argv[0]);
     if (!c)
         return ctl_fail(CTL_BAD, "no command '%s'; see 'tracectl help'",
                         argv[0]);

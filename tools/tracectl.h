@@ -30,6 +30,8 @@ struct command {
     int (*go)(struct ctl *ctl, int argc, char **argv);
 };
 extern const struct command ctl_commands[];
+/* NULL: no such. */
+const struct command *ctl_command(const char *name);
 
 int cmd_runs(struct ctl *ctl, int argc, char **argv);
 int cmd_query(struct ctl *ctl, int argc, char **argv);
