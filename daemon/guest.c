@@ -54,6 +54,7 @@ struct guest {
     uv_work_t work;
     uint8_t *image; /* anonymous memory of o.size bytes */
     bool loaded;    /* the whole file, or more of the spool, was read */
+    int load_errno; /* why the file was not; 0: it ended too early */
     bool loading;   /* a worker has it */
     enum stage stage;
     struct journal_head head;
@@ -509,10 +510,13 @@ static void load_work(uv_work_t *work)
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (g->image == MAP_FAILED)
         g->image = NULL;
+    g->load_errno = g->image && chunk ? 0 : ENOMEM;
     while (g->image && chunk && at < g->o.size) {
         uint64_t left = g->o.size - at;
         size_t want = left < LOAD_BYTES ? (size_t)left : LOAD_BYTES;
         ssize_t n = pread(g->o.fd, chunk, want, (off_t)at);
+        if (n < 0)
+            g->load_errno = errno;
         if (n <= 0)
             break;
         for (size_t i = 0; i < (size_t)n; i += JOURNAL_PAGE) {
@@ -539,7 +543,11 @@ static void on_loaded(uv_work_t *work, int status)
         return;
     }
     if (status != 0 || !g->image || !g->loaded) {
-        guest_end(g, GUEST_LATER, "it cannot be read whole");
+        char why[sizeof g->report.why];
+        snprintf(why, sizeof why, "it cannot be read whole: %s",
+                 g->load_errno ? strerror(g->load_errno)
+                               : "it ended too early");
+        guest_end(g, GUEST_LATER, why);
         return;
     }
     if (journal_head_get(g->image, g->o.size, &g->head) ||

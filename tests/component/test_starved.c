@@ -13,9 +13,10 @@
 #include <unistd.h>
 
 enum {
-    MEMORY_MB = 256, /* above what the daemon maps when it does nothing */
+    MEMORY_MB = 216, /* of addresses; its threads' stacks are 160 of them */
     CGROUP_MB = 32,
-    SECONDS = 4
+    SECONDS = 4,
+    DEAD = 3
 };
 
 static void until_told(struct trd_client *c)
@@ -40,16 +41,21 @@ static void check(pid_t pid)
     rig_stop(&ingest.rig);
 }
 
-/* One hundredth of the time, last of all, and an address space that ends. */
-static void test_starved__nice_one_percent_and_little_memory(void **state)
+static void limit_addresses(void)
 {
     const struct rlimit memory = {(rlim_t)MEMORY_MB << 20,
                                   (rlim_t)MEMORY_MB << 20};
+    assert_int_equal(prlimit(ingest.rig.pid, RLIMIT_AS, &memory, NULL), 0);
+}
+
+/* One hundredth of the time, last of all, and an address space that ends. */
+static void test_starved__nice_one_percent_and_little_memory(void **state)
+{
     pid_t pid;
     (void)state;
     rig_start(&ingest.rig);
     assert_int_equal(setpriority(PRIO_PROCESS, (id_t)ingest.rig.pid, 19), 0);
-    assert_int_equal(prlimit(ingest.rig.pid, RLIMIT_AS, &memory, NULL), 0);
+    limit_addresses();
     pid = trainee_start(NULL, until_told);
     for (int i = 0; i < SECONDS * 10; i++) {
         kill(ingest.rig.pid, SIGCONT);
@@ -61,6 +67,32 @@ static void test_starved__nice_one_percent_and_little_memory(void **state)
     check(pid);
     oracle_held(43, SECONDS * 10, "daemon: nice 19, 1 % of the time by "
                                   "SIGSTOP, RLIMIT_AS");
+}
+
+/* What the threads that ended one dead training's journal keep must leave
+ * room for the next one's. */
+static void test_starved__journals_of_the_dead_and_little_memory(void **state)
+{
+    uint64_t told[DEAD];
+    pid_t pid[DEAD];
+    (void)state;
+    rig_start(&ingest.rig);
+    limit_addresses();
+    for (int i = 0; i < DEAD; i++) {
+        pid[i] = trainee_start(NULL, until_told);
+        trainee_nap_ms(300);
+        kill(ingest.rig.pid, SIGSTOP);
+        trainee_nap_ms(200);
+        kill(pid[i], SIGKILL);
+        trainee_ends(pid[i], -SIGKILL);
+        told[i] = trainee->accepted;
+        kill(ingest.rig.pid, SIGCONT);
+        oracle_process(&ingest.rig, "run", pid[i], told[i], TRAINEE_THREADS,
+                       UINT64_MAX);
+    }
+    assert_true(rig_alive(&ingest.rig));
+    oracle_run(&ingest.rig, "run");
+    rig_stop(&ingest.rig);
 }
 
 /* ---- control groups ---- */
@@ -151,6 +183,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ingest_test(test_starved__nice_one_percent_and_little_memory),
+        ingest_test(test_starved__journals_of_the_dead_and_little_memory),
         cmocka_unit_test_setup_teardown(test_starved__control_groups,
                                         ingest_set_up, tear_down),
     };
