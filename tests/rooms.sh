@@ -45,7 +45,7 @@ found=$(
     check include "tracerd/" ""
     check proto "tracerd/ proto/ schema.h clickhouse_" "sqlite3.h curl/"
     check client "tracerd/ proto/ client/" "Python.h structmember.h cuda"
-    check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h"
+    check daemon "tracerd/ proto/ daemon/ schema.h" "uv.h sqlite3.h malloc.h"
     check tools "tracerd/ proto/ tools/ schema.h" \
         "nanomsg/ sqlite3.h json-c/"
 )
