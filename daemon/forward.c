@@ -49,6 +49,7 @@ struct forward_run {
     sqlite3 *db;
     struct names *names;
     int64_t seen;         /* data_version, as streams were sent */
+    int64_t object;       /* the last one that was sent */
     uint64_t heads_ns;    /* when they were */
     uint64_t written_ns;  /* of them */
 };
@@ -235,7 +236,7 @@ static int open_db(struct forward_run *r)
 
 /* What is read of a run at one moment. */
 struct moment {
-    struct block streams, losses;
+    struct block streams, losses, objects;
     int64_t version; /* of the file */
 };
 
@@ -266,21 +267,32 @@ static int read_moment(struct forward *f, struct forward_run *r,
         rc = streams_read(r->db, r->name, r->written_ns, &m->streams);
         if (rc == SQLITE_OK)
             rc = losses_read(r->db, r->name, r->written_ns, &m->losses);
+        if (rc == SQLITE_OK)
+            rc = objects_read(r->db, r->name, r->object, &m->objects);
     }
     if (r->db && !sqlite3_get_autocommit(r->db))
         sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL);
     return rc;
 }
 
-/* Streams and losses, where they were read; all: nothing waits behind them. */
+static bool send_whole(struct forward *f, const struct block *b)
+{
+    return !b->rows || send(f, b, 0, b->rows) == HOUSE_OK;
+}
+
+/* What was read of them; all: nothing waits behind it. */
 static bool send_heads(struct forward *f, struct forward_run *r,
                        const struct moment *m, bool all)
 {
+    const struct block *o = &m->objects;
     if (!m->streams.rows)
         return true;
-    if (send(f, &m->streams, 0, m->streams.rows) ||
-        (m->losses.rows && send(f, &m->losses, 0, m->losses.rows)))
+    if (!send_whole(f, &m->streams) || !send_whole(f, &m->losses) ||
+        !send_whole(f, o))
         return false;
+    if (o->rows)
+        r->object = o->id[o->rows - 1];
+    all = all && o->rows < BLOCK_ROWS;
     r->heads_ns = mono_ns();
     if (all)
         r->seen = m->version;
@@ -332,6 +344,7 @@ static bool serve(struct forward *f, struct forward_run *r)
         atomic_store(&r->done, 1);
     block_free(&m.streams);
     block_free(&m.losses);
+    block_free(&m.objects);
     return more && good;
 }
 

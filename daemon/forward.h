@@ -89,6 +89,7 @@ void names_put(const struct name *name, struct block *b);
 extern const struct layout record_layout;
 extern const struct layout stream_layout;
 extern const struct layout loss_layout;
+extern const struct layout object_layout;
 /* The records of table queue behind id after, whole rows of it. A SQLite
  * code. */
 int block_read(struct sqlite3 *db, struct names *c, int64_t after,
@@ -98,6 +99,9 @@ int streams_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
                  struct block *b);
 int losses_read(struct sqlite3 *db, const char *run, uint64_t written_ns,
                 struct block *b);
+/* The objects behind id after, at the most BLOCK_ROWS. */
+int objects_read(struct sqlite3 *db, const char *run, int64_t after,
+                 struct block *b);
 
 /* A block that is read while another is sent. */
 struct ahead {

@@ -74,6 +74,15 @@
     X(ts_ns, Int64, "s.real_ns + l.t_ns")                                      \
     X(written_ns, UInt64, "?1")
 
+/* What a node's dictionary has, though no record may have come of it. The
+ * rank only says which shard has it. */
+#define OBJECT_COLUMNS(X)                                                      \
+    X(object, UInt64, "id")                                                    \
+    X(class, String, "class")                                                  \
+    X(instance, UInt32, "instance")                                            \
+    X(module, String, "module")                                                \
+    X(rank, UInt32, "0")
+
 #define NAME(name, ...) ", " #name
 #define TYPE(name, type, ...) {#name, #type},
 #define SQL(name, type, sql) ", " sql
@@ -91,6 +100,7 @@
 LAYOUT(record, RECORD_COLUMNS);
 LAYOUT(stream, STREAM_COLUMNS);
 LAYOUT(loss, LOSS_COLUMNS);
+LAYOUT(object, OBJECT_COLUMNS);
 
 static const char queue_sql[] =
     "SELECT id, n, total, records FROM queue WHERE id > ?1 ORDER BY id";
@@ -99,6 +109,10 @@ static const char stream_sql[] =
 static const char loss_sql[] =
     "SELECT 0" LOSS_COLUMNS(SQL)
     " FROM loss l JOIN stream s ON s.id = l.stream";
+static const char object_sql[] =
+    "SELECT id" OBJECT_COLUMNS(SQL)
+    " FROM object WHERE id > ?1 ORDER BY id LIMIT 131072";
+static_assert(BLOCK_ROWS == 131072, "as object_sql has it");
 
 /* ---- what is read as it is ---- */
 
@@ -112,16 +126,17 @@ static void put_cell(struct block *b, sqlite3_stmt *q, int i)
         block_number(b, (uint64_t)sqlite3_column_int64(q, i));
 }
 
+/* The first column is the row's number here, and then is the run's name. */
 static int read_all(sqlite3 *db, const char *sql, const struct layout *of,
-                    const char *run, uint64_t written_ns, struct block *b)
+                    const char *run, int64_t bound, struct block *b)
 {
     sqlite3_stmt *q = NULL;
     int rc = sqlite3_prepare_v2(db, sql, -1, &q, NULL);
     block_clear(b, of);
     if (rc == SQLITE_OK)
-        rc = sqlite3_bind_int64(q, 1, (sqlite3_int64)written_ns);
+        rc = sqlite3_bind_int64(q, 1, bound);
     while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
-        if (block_row(b, 0))
+        if (block_row(b, sqlite3_column_int64(q, 0)))
             block_text(b, run, strlen(run));
         for (unsigned i = 1; !b->bad && i < of->n; i++)
             put_cell(b, q, (int)i);
@@ -142,10 +157,12 @@ static void put_maybe(struct block *b, bool there, uint64_t v)
 }
 
 /* As a double whatever it is; as an integer where it is one. */
-static void put_double(struct block *b, struct cell c)
+static void put_double(struct block *b, struct cell c, bool is_unsigned)
 {
-    double v = c.type == CELL_INT ? (double)c.i : c.f;
+    double v = c.f;
     uint64_t bits;
+    if (c.type == CELL_INT)
+        v = is_unsigned ? (double)(uint64_t)c.i : (double)c.i;
     memcpy(&bits, &v, sizeof bits);
     put_maybe(b, c.type != CELL_NULL, bits);
 }
@@ -174,23 +191,25 @@ static void put_key(struct block *b, const struct pending *k,
     block_number(b, m->stats.n);
 }
 
-static void put_figures(struct block *b, const struct trd_stats *s,
+static void put_figures(struct block *b, const struct wire_record *m,
                         const struct columns *c)
 {
+    const struct trd_stats *s = &m->stats;
+    bool u = trd_dtype_kind((int)m->dtype) == TRD_KIND_UNSIGNED;
     put_maybe(b, c->counts, s->nan);
     put_maybe(b, c->counts, s->pinf);
     put_maybe(b, c->counts, s->ninf);
     put_maybe(b, c->counts, s->zero);
     put_maybe(b, c->counts, s->subnormal);
-    put_double(b, c->max);
-    put_double(b, c->min);
-    put_double(b, c->absmin);
+    put_double(b, c->max, u);
+    put_double(b, c->min, u);
+    put_double(b, c->absmin, u);
     put_integer(b, c->max);
     put_integer(b, c->min);
     put_integer(b, c->absmin);
-    put_double(b, c->mean);
-    put_double(b, c->std);
-    put_double(b, c->l2);
+    put_double(b, c->mean, false);
+    put_double(b, c->std, false);
+    put_double(b, c->l2, false);
     put_maybe(b, s->has & TRD_HAS_HASH, s->hash);
 }
 
@@ -229,7 +248,7 @@ static int put_record(struct block *b, struct names *c, sqlite3 *db,
     }
     columns_of(m, &columns);
     put_key(b, k, m, real_ns);
-    put_figures(b, &m->stats, &columns);
+    put_figures(b, m, &columns);
     put_rest(b, m, columns.given);
     return b->bad ? SQLITE_NOMEM : SQLITE_OK;
 }
@@ -276,11 +295,17 @@ int block_read(sqlite3 *db, struct names *c, int64_t after, struct block *b)
 int streams_read(sqlite3 *db, const char *run, uint64_t written_ns,
                  struct block *b)
 {
-    return read_all(db, stream_sql, &stream_layout, run, written_ns, b);
+    return read_all(db, stream_sql, &stream_layout, run, (int64_t)written_ns,
+                    b);
 }
 
 int losses_read(sqlite3 *db, const char *run, uint64_t written_ns,
                 struct block *b)
 {
-    return read_all(db, loss_sql, &loss_layout, run, written_ns, b);
+    return read_all(db, loss_sql, &loss_layout, run, (int64_t)written_ns, b);
+}
+
+int objects_read(sqlite3 *db, const char *run, int64_t after, struct block *b)
+{
+    return read_all(db, object_sql, &object_layout, run, after, b);
 }

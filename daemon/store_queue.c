@@ -19,12 +19,13 @@ enum { TAKE_AWAY_ROWS = 32768 }; /* at once: some 50 ms */
 #define QUEUE_TABLE                                                            \
     "CREATE TABLE IF NOT EXISTS queue("                                        \
     "id INTEGER PRIMARY KEY, n, total, records)"
-#define REFUSED_TABLE                                                          \
-    "CREATE TABLE IF NOT EXISTS refused("                                      \
+#define ROW                                                                    \
     "step, object, pass, stream, io, position, seq, t_ns, iteration,"          \
     " microbatch, labels, note, path, dtype, shape, n, nan, pinf, ninf, zero," \
     " subnormal, max, min, absmin, mean, std, l2, hash, samples, given, id,"   \
-    " sampling, sampling_arg, histogram, reason)"
+    " sampling, sampling_arg, histogram"
+#define REFUSED_TABLE                                                          \
+    "CREATE TABLE IF NOT EXISTS refused(" ROW ", reason)"
 
 /* 0 where there is no row. */
 static int get(sqlite3 *db, const char *sql, int64_t *out)
@@ -35,12 +36,69 @@ static int get(sqlite3 *db, const char *sql, int64_t *out)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
+/* ---- of earlier daemons ---- */
+
+#define COLUMN_SQL(table, name)                                                \
+    "SELECT count(*) FROM pragma_table_info('" table "') WHERE name = '" name  \
+    "'"
+
+/* Their queue had a column for each figure, which nothing here can send: what
+ * waits in it is as good as refused. n: how much that is. */
+static int refuse_old(sqlite3 *db, int64_t *n)
+{
+    int64_t total = 0;
+    int rc = get(db, COLUMN_SQL("refused", "total"), &total);
+    if (rc == SQLITE_OK && total)
+        rc = sqlite3_exec(db, "ALTER TABLE refused DROP COLUMN total", NULL,
+                          NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(db, REFUSED_TABLE, NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = get(db, "SELECT count(*) FROM queue", n);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(db,
+                          "INSERT INTO refused(" ROW ", reason)"
+                          " SELECT " ROW ", 'queued by an earlier tracerd, in"
+                          " a form that is not sent any more' FROM queue;"
+                          "DROP TABLE queue",
+                          NULL, NULL, NULL);
+    return rc;
+}
+
+static int empty_old(struct run *r)
+{
+    int64_t old = 0, n = 0;
+    int rc = get(r->db, COLUMN_SQL("queue", "samples"), &old);
+    if (rc != SQLITE_OK || !old)
+        return rc;
+    rc = sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = refuse_old(r->db, &n);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db, "COMMIT", NULL, NULL, NULL);
+    if (rc != SQLITE_OK) {
+        sqlite3_exec(r->db, "ROLLBACK", NULL, NULL, NULL);
+        return rc;
+    }
+    atomic_fetch_add(&r->store->counters.forward_refused, (uint64_t)n);
+    if (n)
+        log_error("queue_old",
+                  "run=%s records=%lld error=\"an earlier tracerd queued them"
+                  " in a form that is not sent any more\" then=\"they are "
+                  "kept in table refused of the run's file\"",
+                  r->name, (long long)n);
+    return SQLITE_OK;
+}
+
 int queue_open(struct run *r)
 {
     int rc;
     if (!r->store->forward)
         return SQLITE_OK;
-    rc = sqlite3_exec(r->db, QUEUE_TABLE ";" REFUSED_TABLE, NULL, NULL, NULL);
+    rc = empty_old(r);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(r->db, QUEUE_TABLE ";" REFUSED_TABLE, NULL, NULL,
+                          NULL);
     if (rc == SQLITE_OK)
         rc = get(r->db, "SELECT max(id) FROM queue", &r->queue_id);
     if (rc == SQLITE_OK)

@@ -334,7 +334,11 @@ static int add_pruned(struct run *r)
 /* What lets a planner find an object's history. */
 static int add_plans(struct run *r)
 {
-    int rc = exec_part(r, "", "CREATE INDEX object_module");
+    int64_t there = 1;
+    int rc = has(r, "object_module", &there);
+    if (rc != SQLITE_OK || there)
+        return rc;
+    rc = exec_part(r, "", "CREATE INDEX object_module");
     if (rc == SQLITE_OK)
         rc = exec_part(r, "", "ANALYZE");
     if (rc == SQLITE_OK)
@@ -344,11 +348,15 @@ static int add_plans(struct run *r)
 }
 
 /* What this version's runs have and older ones of the same format have not.
- * What came last tells whether all of it is there. */
+ * What came last, v_record's large unsigned figures, tells whether all of it
+ * is there. */
 static int renew(struct run *r)
 {
     int64_t renewed = 1;
-    int rc = has(r, "object_module", &renewed);
+    int rc = file_get_int(r->db,
+                          "SELECT count(*) FROM sqlite_master WHERE name ="
+                          " 'v_record' AND sql LIKE '%18446744073709551616%'",
+                          &renewed);
     if (rc != SQLITE_OK || renewed)
         return rc;
     rc = sqlite3_exec(r->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);

@@ -242,8 +242,9 @@ VALUES('record', 'record', '100000000 10000 32 16 2 1 1 1');
 -- Every record by name, with all figures.
 -- max, min, mean, std, l2 are numpy's over all elements: infinities as IEEE
 -- says, NULL where numpy has NaN (then nan > 0, or inf - inf) or where n is
--- 0. finite_* are over finite elements. sampling is 'every 16' or 'random seed
--- 7', and NULL where samples are equidistant.
+-- 0. finite_* are over finite elements. A uint64 above 2^63, which wraps in its
+-- table, is the nearest double. sampling is 'every 16' or 'random seed 7', and
+-- NULL where samples are equidistant.
 CREATE VIEW v_record AS
 SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
     pa.name AS pass, o.class, o.instance,
@@ -251,16 +252,22 @@ SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
     r.microbatch, r.labels & 1 AS recompute, io.name AS io, r.position,
     p.text AS path, d.name AS dtype, h.dims AS shape,
     coalesce(r.n, h.n) AS n,
-    CASE WHEN r.given THEN CASE r.given & 3 WHEN 0 THEN r.max
+    CASE WHEN r.given THEN CASE r.given & 3 WHEN 0
+             THEN iif(d.name <> 'uint64' OR r.max >= 0, r.max,
+                 r.max + 18446744073709551616.0)
              WHEN 2 THEN 9e999 WHEN 3 THEN -9e999 END
          WHEN r.nan > 0 THEN NULL WHEN r.pinf > 0 THEN 9e999
          WHEN r.ninf > 0 AND r.max IS NULL THEN -9e999
-         ELSE r.max END AS max,
-    CASE WHEN r.given THEN CASE r.given >> 2 & 3 WHEN 0 THEN r.min
+         ELSE iif(d.name <> 'uint64' OR r.max >= 0, r.max,
+             r.max + 18446744073709551616.0) END AS max,
+    CASE WHEN r.given THEN CASE r.given >> 2 & 3 WHEN 0
+             THEN iif(d.name <> 'uint64' OR r.min >= 0, r.min,
+                 r.min + 18446744073709551616.0)
              WHEN 2 THEN 9e999 WHEN 3 THEN -9e999 END
          WHEN r.nan > 0 THEN NULL WHEN r.ninf > 0 THEN -9e999
          WHEN r.pinf > 0 AND r.min IS NULL THEN 9e999
-         ELSE r.min END AS min,
+         ELSE iif(d.name <> 'uint64' OR r.min >= 0, r.min,
+             r.min + 18446744073709551616.0) END AS min,
     CASE WHEN r.given THEN CASE r.given >> 4 & 3 WHEN 0 THEN r.mean
              WHEN 2 THEN 9e999 WHEN 3 THEN -9e999 END
          WHEN r.nan > 0 OR (r.pinf > 0 AND r.ninf > 0) THEN NULL
@@ -274,8 +281,12 @@ SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
          WHEN r.pinf > 0 OR r.ninf > 0 THEN 9e999
          ELSE r.l2 END AS l2,
     CASE WHEN r.given IS NOT NULL OR r.max IS NULL THEN NULL
-         WHEN d.signed THEN max(r.max, -r.min) ELSE r.max END AS absmax,
-    r.absmin, r.nan, r.pinf, r.ninf, r.zero, r.subnormal,
+         WHEN d.signed THEN max(r.max, -r.min)
+         ELSE iif(d.name <> 'uint64' OR r.max >= 0, r.max,
+             r.max + 18446744073709551616.0) END AS absmax,
+    iif(d.name <> 'uint64' OR r.absmin >= 0, r.absmin,
+        r.absmin + 18446744073709551616.0) AS absmin,
+    r.nan, r.pinf, r.ninf, r.zero, r.subnormal,
     CASE WHEN r.hash IS NOT NULL THEN printf('%016x', r.hash) END AS hash,
     CASE WHEN r.pass > 2 THEN pa.name || '-' || p.text || '-' || r.step
          ELSE pa.name || '-' || o.class || '-' || o.instance || '-' || r.step
@@ -284,8 +295,11 @@ SELECT s.attempt, s.rank, r.seq, s.real_ns + r.t_ns AS ts_ns,
     coalesce((SELECT group_concat(l.name, ' ') FROM label l
               WHERE r.labels >> l.bit & 1), '')
         || coalesce(' ' || t.text, '') AS labels,
-    r.max AS finite_max, r.min AS finite_min, r.mean AS finite_mean,
-    r.std AS finite_std, r.l2 AS finite_l2,
+    iif(d.name <> 'uint64' OR r.max >= 0, r.max,
+        r.max + 18446744073709551616.0) AS finite_max,
+    iif(d.name <> 'uint64' OR r.min >= 0, r.min,
+        r.min + 18446744073709551616.0) AS finite_min,
+    r.mean AS finite_mean, r.std AS finite_std, r.l2 AS finite_l2,
     r.samples, CASE x.sampling WHEN 1 THEN printf('every %u', x.sampling_arg)
         WHEN 2 THEN printf('random seed %u', x.sampling_arg) END AS sampling,
     x.histogram, r.stream

@@ -22,7 +22,10 @@
 #include "tools/run_file.h"
 #include "tools/tracectl.h"
 
-enum { SQL_BYTES = 8192 };
+enum {
+    SQL_BYTES = 8192,
+    LIMIT_MAX = 1000000 /* above, an engine would sort too much */
+};
 
 enum insert {
     PUT_META,
@@ -72,6 +75,8 @@ struct fetch {
     size_t heads, records;
     int all_runs; /* the heads of all are asked for */
     int any;
+    int objects;    /* there is a table of them */
+    int64_t until;  /* a step; -1: none */
     int code; /* of the first thing that went wrong in a row */
 };
 
@@ -387,13 +392,33 @@ static int on_record(void *to, const struct house_field *c, int n)
     return house_put_record(f->to.records, c) == SQLITE_OK ? 0 : failed(f);
 }
 
+static int on_there(void *to, const struct house_field *c, int n)
+{
+    struct fetch *f = to;
+    if (n != 1)
+        return bad_row(f);
+    f->objects = house_whole(c) != 0;
+    return 0;
+}
+
+/* Those that records name, or all. A database that only older daemons wrote to
+ * does not know the others. */
 static int ask_objects(struct fetch *f, const char *run, const char *where)
 {
+    char others[TRD_MAX_RUN + 128] = "";
+    int code = ask(f, on_there, "EXISTS TABLE object FORMAT TabSeparated");
+    if (f->objects && !*where)
+        snprintf(others, sizeof others,
+                 " UNION ALL SELECT object, class, instance, module FROM"
+                 " object WHERE run = '%s'", run);
+    if (code)
+        return code;
     return ask(f, on_object,
-               "SELECT DISTINCT object, class, instance, module FROM record"
-               " WHERE run = '%s' AND object > 0%s ORDER BY object, class,"
+               "SELECT DISTINCT object, class, instance, module FROM"
+               " (SELECT object, class, instance, module FROM record"
+               " WHERE run = '%s' AND object > 0%s%s) ORDER BY object, class,"
                " instance, module FORMAT TabSeparated",
-               run, where);
+               run, where, others);
 }
 
 static int ask_paths(struct fetch *f, const char *run)
@@ -410,10 +435,11 @@ static int ask_records(struct fetch *f, const char *run, const char *where,
                        const char *limit)
 {
     f->records = 0;
-    return ask_typed(f, on_record, HOUSE_RECORD_TYPES,
-                     "SELECT " HOUSE_RECORD_COLUMNS
-                     " FROM record%s%s WHERE run = '%s'%s FORMAT RowBinary",
-                     *where ? " PREWHERE 1" : "", where, run, limit);
+    return ask_typed(f, on_record, house_record_types,
+                     "SELECT %s FROM record%s%s WHERE run = '%s'%s"
+                     " FORMAT RowBinary",
+                     house_record_columns, *where ? " PREWHERE 1" : "", where,
+                     run, limit);
 }
 
 static int on_any(void *to, const struct house_field *c, int n)
@@ -438,6 +464,11 @@ static int ask_known(struct fetch *f, const char *run,
                    "SELECT 1 FROM record WHERE run = '%s'%s LIMIT 1"
                    " FORMAT TabSeparated",
                    run, w.text);
+    if (code == 0 && !f->any && f->objects && r->kind != NAME_PATH)
+        code = ask(f, on_any,
+                   "SELECT 1 FROM object WHERE run = '%s'%s LIMIT 1"
+                   " FORMAT TabSeparated",
+                   run, w.text);
     *known = f->any;
     return code;
 }
@@ -450,12 +481,43 @@ static int fetch_where(struct fetch *f, const char *run, const char *where)
     return code ? code : ask_records(f, run, where, "");
 }
 
+static int on_until(void *to, const struct house_field *c, int n)
+{
+    struct fetch *f = to;
+    if (n != 1)
+        return bad_row(f);
+    f->until = house_whole(c);
+    return 0;
+}
+
+/* The step by which there are so many different records, where the order is
+ * that of steps: the order within one is known when all of it is there. Some
+ * may be there twice; when most are, all are fetched. */
+static int ask_until(struct fetch *f, const char *run, const char *where,
+                     uint64_t limit)
+{
+    f->until = -1;
+    return ask(f, on_until,
+               "SELECT max(step) FROM (SELECT step, stream, seq, epoch FROM"
+               " record WHERE run = '%s'%s ORDER BY step LIMIT %llu) HAVING"
+               " uniqExact(stream, seq, epoch) >= %llu FORMAT TabSeparated",
+               run, where, 2 * (unsigned long long)limit,
+               (unsigned long long)limit);
+}
+
 static int fetch_reading(struct fetch *f, const char *run,
                          const struct query *q, const struct name_reading *r)
 {
     struct house_where w;
+    int code = 0;
     house_where_records(q, r, &w);
-    return fetch_where(f, run, w.text);
+    if (q->limit && q->limit <= LIMIT_MAX && q->order == ORDER_NAME &&
+        house_where_is_exact(r)) {
+        code = ask_until(f, run, w.text, q->limit);
+        if (code == 0 && f->until >= 0)
+            house_where_until(&w, f->until);
+    }
+    return code ? code : fetch_where(f, run, w.text);
 }
 
 /* The readings of the name, with the first that the run knows at `at`. */

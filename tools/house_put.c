@@ -5,54 +5,30 @@
 
 #include "tools/house_memo.h"
 
-enum {
-    AT_STEP,
-    AT_CLASS,
-    AT_INSTANCE,
-    AT_MODULE,
-    AT_PASS,
-    AT_EPOCH,
-    AT_IO,
-    AT_SEQ = 8,
-    AT_T_NS,
-    AT_NOTE = 13,
-    AT_PATH,
-    AT_DTYPE,
-    AT_SHAPE,
-    AT_N,
-    AT_NANS,
-    AT_MAX = 23,
-    AT_ABSMIN = 25,
-    AT_L2 = 28,
-    AT_HASH,
-    AT_SAMPLES,
-    AT_GIVEN,
-    AT_MAX_INT,
-    AT_SAMPLING = 35,
-    AT_SAMPLING_ARG,
-    AT_HISTOGRAM
-};
+#define COLUMN(name, column, ...) ", " column
+#define TYPE(name, column, type) type
+#define MARK(name, column) ", ?"
+const char *const house_record_columns = &HOUSE_RECORD(COLUMN)[2];
+const char house_record_types[] = HOUSE_RECORD(TYPE);
 
-/* Parameters of PUT_RECORD, those between them in the row's order. */
+/* X(name, column): those of table record behind step. Fields that follow each
+ * other in both lists are set together. */
+#define PUT_COLUMNS(X)                                                         \
+    X(OBJECT, "object") X(PASS, "pass") X(STREAM, "stream") X(IO, "io")        \
+    X(POSITION, "position") X(SEQ, "seq") X(T_NS, "t_ns")                      \
+    X(ITERATION, "iteration") X(MICROBATCH, "microbatch") X(LABELS, "labels")  \
+    X(NOTE, "note") X(PATH, "path") X(DTYPE, "dtype") X(SHAPE, "shape")        \
+    X(N, "n") X(NANS, "nan") X(PINF, "pinf") X(NINF, "ninf") X(ZERO, "zero")   \
+    X(SUBNORMAL, "subnormal") X(MAX, "max") X(MIN, "min") X(ABSMIN, "absmin")  \
+    X(MEAN, "mean") X(STD, "std") X(L2, "l2") X(HASH, "hash")                  \
+    X(SAMPLES, "samples") X(GIVEN, "given")
+
+/* Parameters of PUT_RECORD. */
 enum {
     TO_STEP = 1,
-    TO_OBJECT,
-    TO_PASS,
-    TO_STREAM,
-    TO_IO,
-    TO_SEQ = 7,
-    TO_T_NS,
-    TO_NOTE = 12,
-    TO_PATH,
-    TO_DTYPE,
-    TO_SHAPE,
-    TO_N,
-    TO_NANS,
-    TO_MAX = 22,
-    TO_MEAN = 25,
-    TO_HASH = 28,
-    TO_SAMPLES,
-    TO_GIVEN,
+#define TO(name, column) TO_##name,
+    PUT_COLUMNS(TO)
+#undef TO
     TO_COUNT
 };
 
@@ -76,10 +52,8 @@ static const char *const put_sql[PUTS] = {
     [NOTE] = "INSERT OR IGNORE INTO note(text) VALUES(?1)",
     [PATH] = "INSERT OR IGNORE INTO path(text) VALUES(?1)",
     [SHAPE] = "INSERT OR IGNORE INTO shape(dims, n) VALUES(?1, ?2)",
-    [PUT_RECORD] = "INSERT OR IGNORE INTO record VALUES(?1, ?2, ?3, ?4, ?5,"
-                   " ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,"
-                   " ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
-                   " ?29, ?30)",
+    [PUT_RECORD] = ("INSERT OR IGNORE INTO record(step" PUT_COLUMNS(COLUMN)
+                    ") VALUES(?1" PUT_COLUMNS(MARK) ")"),
     [PUT_EXTRA] = "INSERT OR IGNORE INTO extra VALUES(?1, ?2, ?3, ?4, ?5)",
 };
 

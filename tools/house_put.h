@@ -7,19 +7,59 @@
 
 #include "tools/house_rows.h"
 
-/* A record's columns in the order in which they are taken; what extra has is
- * last. nans: see tables.sql. */
-#define HOUSE_RECORD_COLUMNS                                                   \
-    "step, class, instance, module, pass, epoch, io, position, seq, t_ns,"     \
-    " iteration, microbatch, labels, note, path, dtype, shape, n,"             \
-    " nans, pinf, ninf, zero, subnormal, max, min, absmin, mean, std, l2,"     \
-    " hash, samples, given, max_int, min_int, absmin_int, sampling,"           \
-    " sampling_arg, histogram"
+/* X(name, column, type): a record's fields in the order in which they are
+ * taken, types as house_rows.h has them; what extra has is last. nans: see
+ * tables.sql. */
+#define HOUSE_RECORD(X)                                                        \
+    X(STEP, "step", "l")                                                       \
+    X(CLASS, "class", "s")                                                     \
+    X(INSTANCE, "instance", "i")                                               \
+    X(MODULE, "module", "s")                                                   \
+    X(PASS, "pass", "b")                                                       \
+    X(EPOCH, "epoch", "l")                                                     \
+    X(IO, "io", "b")                                                           \
+    X(POSITION, "position", "i")                                               \
+    X(SEQ, "seq", "l")                                                         \
+    X(T_NS, "t_ns", "l")                                                       \
+    X(ITERATION, "iteration", "l")                                             \
+    X(MICROBATCH, "microbatch", "i")                                           \
+    X(LABELS, "labels", "i")                                                   \
+    X(NOTE, "note", "s")                                                       \
+    X(PATH, "path", "s")                                                       \
+    X(DTYPE, "dtype", "b")                                                     \
+    X(SHAPE, "shape", "s")                                                     \
+    X(N, "n", "l")                                                             \
+    X(NANS, "nans", "L")                                                       \
+    X(PINF, "pinf", "L")                                                       \
+    X(NINF, "ninf", "L")                                                       \
+    X(ZERO, "zero", "L")                                                       \
+    X(SUBNORMAL, "subnormal", "L")                                             \
+    X(MAX, "max", "F")                                                         \
+    X(MIN, "min", "F")                                                         \
+    X(ABSMIN, "absmin", "F")                                                   \
+    X(MEAN, "mean", "F")                                                       \
+    X(STD, "std", "F")                                                         \
+    X(L2, "l2", "F")                                                           \
+    X(HASH, "hash", "L")                                                       \
+    X(SAMPLES, "samples", "s")                                                 \
+    X(GIVEN, "given", "B")                                                     \
+    X(MAX_INT, "max_int", "L")                                                 \
+    X(MIN_INT, "min_int", "L")                                                 \
+    X(ABSMIN_INT, "absmin_int", "L")                                           \
+    X(SAMPLING, "sampling", "b")                                               \
+    X(SAMPLING_ARG, "sampling_arg", "l")                                       \
+    X(HISTOGRAM, "histogram", "s")
 
-/* As house_rows.h has them. */
-#define HOUSE_RECORD_TYPES "lsisblbillliissbslLLLLLFFFFFFLsBLLLbls"
+enum house_at {
+#define HOUSE_AT(name, column, type) AT_##name,
+    HOUSE_RECORD(HOUSE_AT)
+#undef HOUSE_AT
+    HOUSE_RECORD_FIELDS
+};
 
-enum { HOUSE_RECORD_FIELDS = sizeof HOUSE_RECORD_TYPES - 1 };
+/* "step, class, ..." and their types. */
+extern const char *const house_record_columns;
+extern const char house_record_types[];
 
 struct house_put;
 

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static const char *const names_sql =
     " AND ((concat(transform(pass, [1, 2, 3, 4, 5, 6], ['forward', 'backward',"
@@ -182,4 +183,15 @@ void house_where_records(const struct query *q, const struct name_reading *r,
 void house_where_who(const struct name_reading *r, struct house_where *out)
 {
     match_who(begin(out), r);
+}
+
+bool house_where_is_exact(const struct name_reading *r)
+{
+    /* a sign is a byte there */
+    return !r || (r->kind != NAME_TEXT && !memchr(r->who.text, '?', r->who.n));
+}
+
+void house_where_until(struct house_where *w, int64_t step)
+{
+    say(w, " AND step <= %lld", (long long)step);
 }

@@ -19,6 +19,10 @@ struct house_where {
 /* Of the reading (NULL: all records) with the filters of q. */
 void house_where_records(const struct query *q, const struct name_reading *r,
                          struct house_where *out);
+/* Whether that lets nothing more through. */
+bool house_where_is_exact(const struct name_reading *r);
+/* And only steps up to this one. */
+void house_where_until(struct house_where *w, int64_t step);
 /* Of the object, module or path alone, whatever its records are. */
 void house_where_who(const struct name_reading *r, struct house_where *out);
 

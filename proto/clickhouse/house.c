@@ -27,8 +27,8 @@ static size_t on_bytes(char *bytes, size_t one, size_t n, void *context)
     struct house *h = context;
     long status = 0;
     curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (status == 200)
-        return h->take && h->take(h->to, bytes, one * n) ? 0 : one * n;
+    if (status == 200 && h->take)
+        return h->take(h->to, bytes, one * n) ? 0 : one * n;
     size_t room = sizeof h->head - 1 - h->head_n;
     size_t some = one * n < room ? one * n : room;
     memcpy(h->head + h->head_n, bytes, some);
@@ -128,6 +128,13 @@ static bool is_about_data(int code)
     return false;
 }
 
+enum house_result house_is_none(struct house *h)
+{
+    h->code = 0;
+    snprintf(h->why, sizeof h->why, "what answers there is no ClickHouse");
+    return HOUSE_DOWN;
+}
+
 /* "Code: 73, e.displayText() = DB::Exception: text, e.what() = ..." */
 static enum house_result judge(struct house *h, long status)
 {
@@ -140,8 +147,10 @@ static enum house_result judge(struct house *h, long status)
     h->code = 0;
     if (sscanf(h->head, "Code: %d", &h->code) != 1)
         h->code = 0;
-    if (n)
+    if (h->code)
         snprintf(h->why, sizeof h->why, "%.*s (code %d)", (int)n, at, h->code);
+    else if (status == 200)
+        return house_is_none(h);
     else
         snprintf(h->why, sizeof h->why, "HTTP status %ld", status);
     return is_about_data(h->code) ? HOUSE_REFUSED : HOUSE_DOWN;
@@ -187,7 +196,8 @@ enum house_result house_ask(struct house *h, const char *sql,
     CURLcode rc = curl_easy_perform(h->curl);
     free(url);
     curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (rc == CURLE_OK && status == 200)
+    /* a statement without an answer may still fail behind its status */
+    if (rc == CURLE_OK && status == 200 && !h->head_n)
         return HOUSE_OK;
     if (rc == CURLE_OK)
         return judge(h, status);

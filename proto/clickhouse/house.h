@@ -61,6 +61,8 @@ void house_close(struct house *h);
 enum house_result house_ask(struct house *h, const char *sql,
                             const void *body, size_t n, house_take *take,
                             void *to);
+/* The answer was none of a ClickHouse; HOUSE_DOWN. */
+enum house_result house_is_none(struct house *h);
 /* What the last one that was not well said. */
 const char *house_why(const struct house *h);
 int house_code(const struct house *h); /* of its error; 0: none came */

@@ -28,6 +28,12 @@ enum house_result house_ask(struct house *h, const char *sql,
     return HOUSE_DOWN;
 }
 
+enum house_result house_is_none(struct house *h)
+{
+    (void)h;
+    return HOUSE_DOWN;
+}
+
 const char *house_why(const struct house *h)
 {
     (void)h;

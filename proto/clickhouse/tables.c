@@ -34,7 +34,8 @@ static enum house_result run_all(struct house *h, const char *text,
 static enum house_result distribute(struct house *h,
                                     const struct house_place *p)
 {
-    static const char *const names[] = {"record", "stream", "loss"};
+    static const char *const names[] = {"record", "stream", "loss",
+                                        "object"};
     enum house_result rc = HOUSE_OK;
     char sql[512];
     for (size_t i = 0; rc == HOUSE_OK && i < sizeof names / sizeof *names;
@@ -48,6 +49,23 @@ static enum house_result distribute(struct house *h,
     return rc;
 }
 
+static int on_answer(void *to, const char *bytes, size_t n)
+{
+    bool *good = to;
+    *good = n == 2 && memcmp(bytes, "1\n", 2) == 0;
+    return 0;
+}
+
+/* Some servers say to everything that it is well: what they are sent would be
+ * lost. */
+static enum house_result is_an_engine(struct house *h)
+{
+    bool good = false;
+    enum house_result rc =
+        house_ask(h, "SELECT 1", NULL, 0, on_answer, &good);
+    return rc == HOUSE_OK && !good ? house_is_none(h) : rc;
+}
+
 enum house_result house_make_tables(struct house *h,
                                     const struct house_place *p)
 {
@@ -55,6 +73,8 @@ enum house_result house_make_tables(struct house *h,
     snprintf(sql, sizeof sql, "CREATE DATABASE IF NOT EXISTS %s",
              p->database);
     enum house_result rc = house_ask(h, sql, NULL, 0, NULL, NULL);
+    if (rc == HOUSE_OK)
+        rc = is_an_engine(h);
     if (rc == HOUSE_OK)
         rc = run_all(h, clickhouse_tables, *p->cluster ? "_local" : "");
     if (rc == HOUSE_OK && *p->cluster)

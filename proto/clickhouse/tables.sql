@@ -44,3 +44,11 @@ CREATE TABLE IF NOT EXISTS loss$(
     t_ns Int64, ts_ns Int64, written_ns UInt64
 ) ENGINE = ReplacingMergeTree(written_ns) PARTITION BY run
 ORDER BY (run, stream, seq, epoch);
+
+-- Each object that a node knows, for some have no record. All of them are on
+-- the shard of one rank, so that those of several nodes meet.
+CREATE TABLE IF NOT EXISTS object$(
+    run String, object UInt64, class String, instance UInt32, module String,
+    rank UInt32
+) ENGINE = ReplacingMergeTree() PARTITION BY run
+ORDER BY (run, object, class, instance, module);

@@ -76,7 +76,9 @@ CREATE VIEW IF NOT EXISTS v_object AS
 SELECT DISTINCT run, id, class, instance,
     concat(class, '-', toString(instance)) AS object, module
 FROM (SELECT run, object AS id, class, instance, module FROM record
-      WHERE object > 0);
+      WHERE object > 0
+      UNION ALL
+      SELECT run, object AS id, class, instance, module FROM object);
 
 CREATE VIEW IF NOT EXISTS v_loss AS
 SELECT run, attempt, rank, seq, last, count, bytes, cause, ts_ns, stream

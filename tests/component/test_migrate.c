@@ -52,9 +52,8 @@ static void sql(const char *text)
     sqlite3_close(db);
 }
 
-/* Three records of epoch 77, in a run as older versions made it: without
- * what was pruned, and with a view that makes up what it does not know. */
-static void make_old(void)
+/* A run with three records of epoch 77. */
+static void make(void)
 {
     rig_start(&ingest.rig);
     rig_open(&ingest.rig, &ingest.c, 77);
@@ -63,6 +62,13 @@ static void make_old(void)
     rig_durable(&ingest.c, 3);
     rig_close(&ingest.c);
     rig_stop(&ingest.rig);
+}
+
+/* The same as older versions made it: without what was pruned, and with a view
+ * that makes up what it does not know. */
+static void make_old(void)
+{
+    make();
     sql("DROP VIEW v_pruned; DROP VIEW v_run; DROP TABLE pruned;"
         "DROP VIEW v_record; DROP INDEX object_module;"
         "DROP TABLE sqlite_stat1;"
@@ -128,6 +134,19 @@ static void test_migrate__views_and_tables_are_made_new(void **state)
     goes_on();
     rig_stop(&ingest.rig);
     assert_int_equal(ingest_ask("run", "SELECT count(*) FROM v_record"), 4);
+}
+
+static void test_migrate__nothing_is_old_but_a_view(void **state)
+{
+    (void)state;
+    make();
+    sql("DROP VIEW v_record; CREATE VIEW v_record AS SELECT seq FROM record");
+    rig_start(&ingest.rig);
+    rig_open(&ingest.rig, &ingest.c, 77);
+    rig_close(&ingest.c);
+    rig_stop(&ingest.rig);
+    assert_int_equal(ingest_ask("run", "SELECT count(absmax) FROM v_record"),
+                     3);
 }
 
 static void test_migrate__another_program_has_it_locked(void **state)
@@ -211,6 +230,7 @@ int main(void)
 #define MIGRATE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         MIGRATE(test_migrate__views_and_tables_are_made_new),
+        MIGRATE(test_migrate__nothing_is_old_but_a_view),
         MIGRATE(test_migrate__another_program_has_it_locked),
         MIGRATE(test_migrate__no_room_on_the_disk),
         MIGRATE(test_migrate__the_file_of_another_user),

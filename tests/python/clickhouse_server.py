@@ -1,5 +1,6 @@
-"""A clickhouse-server of a test's own."""
+"""A clickhouse-server of a test's own, and daemons that store into one."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -180,3 +181,14 @@ class Server:
 
     def go_on(self):
         self.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def keeper_of(folder, url):
+    """A daemon with that store."""
+    from programs import Daemon  # a benchmark has no tracerd to import
+
+    path = f"{folder}/tracerd"
+    os.mkdir(path, 0o700)
+    with Daemon(path, "--store", url) as d:
+        yield d

@@ -99,6 +99,16 @@ def daemon(folder):
 
 
 @pytest.fixture
+def server(folder):
+    """A ClickHouse that is not yet started."""
+    from clickhouse_server import Server
+
+    programs.need("tracerd", "tracectl")
+    with Server(f"{folder}/house") as s:
+        yield s
+
+
+@pytest.fixture
 def here(daemon, monkeypatch, fresh):
     """The same, and this process records to it."""
     from tracerd import process

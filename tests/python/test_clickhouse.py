@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import waiting
-from clickhouse_server import Server
+from clickhouse_server import Server, keeper_of
 from programs import TOP, Daemon, need, program, python
 from test_durability import Training, whole
 
@@ -20,19 +20,9 @@ SCRIPT = TOP / "tests/python/steady_script.py"
 
 
 @pytest.fixture
-def server(folder):
-    """A ClickHouse that is not yet started."""
-    need("tracerd", "tracectl")
-    with Server(f"{folder}/house") as s:
-        yield s
-
-
-@pytest.fixture
 def keeper(folder, server):
     """A daemon that stores into it."""
-    path = f"{folder}/tracerd"
-    os.mkdir(path, 0o700)
-    with Daemon(path, "--store", server.url()) as d:
+    with keeper_of(folder, server.url()) as d:
         yield d
 
 
@@ -81,6 +71,11 @@ ODD = (
         "max": 9007199254740993, "min": -(2**63), "absmax": 7, "absmin": 7,
     },
     {
+        "has": RANGE | waiting.HAS_HASH, "dtype": 17, "sample_n": 1,
+        "samples": bytes.fromhex("ffffffffffffffff"),
+        "max": -1, "min": -(2**63), "absmax": -1, "absmin": -(2**63),
+    },
+    {
         "dtype": 1, "mean": -0.0, "std": 1e-310, "l2": 0.1, "max": 1e300,
         "sample_n": 0, "samples": b"",
     },
@@ -101,10 +96,12 @@ def same(found, plain):
 
 
 def make_odd(daemon, run):
-    """Puts what few trainings have into records that wait."""
+    """Puts what few trainings have into records that wait, and an object that
+    has none."""
     with sqlite3.connect(f"{daemon.data}/{run}.db") as db:
+        db.execute("INSERT INTO object VALUES(NULL, 'Idle', 7, 'idle')")
         waiting.change(
-            db, lambda i, m: m.update(ODD[i % 7] if i % 7 < len(ODD) else {})
+            db, lambda i, m: m.update(ODD[i % 8] if i % 8 < len(ODD) else {})
         )
     db.close()
 
@@ -117,6 +114,14 @@ COMMANDS = (
     ("query", "grad-*", "--iteration", "3"),
     ("query", "forward-Linear-7-2"),
     ("query", "*", "--limit", "7"),
+    ("query", "*", "--limit", "1000000000000"),
+    ("query", "*ward-L*", "--limit", "40"),
+    ("query", "backward-Linear-1", "--rank", "1", "--limit", "3"),
+    ("query", "f?rward-Linear-1", "--limit", "3"),
+    ("query", "forward-Idle-7"),
+    ("query", "forward-Idle-7-2-output"),
+    ("query", "forward-Idel-7"),
+    ("query", "forward-idle"),
     ("query", "f*-1-[2]*"),
     ("query", "*ward-L?near-1"),
     ("query", "*-3-out*"),
@@ -292,6 +297,48 @@ def test_refused_rows_are_kept_with_the_reason(keeper, server):
     )
     rest = [s for s in range(1, training.submitted + 1) if s % 50 != 7]
     assert [int(line) for line in text.split()] == rest
+
+
+def make_queue_old(path):
+    """As daemons had it when they queued a column for each figure."""
+    more = "sampling, sampling_arg, histogram"
+    with sqlite3.connect(path) as db:
+        waiting.move(db)
+        info = db.execute("PRAGMA table_info(record)")
+        names = ", ".join(row[1] for row in info)
+        db.executescript(
+            "DROP TABLE queue; DROP TABLE refused;"
+            f"CREATE TABLE queue({names}, id INTEGER PRIMARY KEY, total,"
+            f" {more}); CREATE TABLE refused({names}, id, total, {more},"
+            f" reason); INSERT INTO queue({names}, total) SELECT {names}, 0"
+            " FROM record; DELETE FROM record;"
+        )
+    db.close()
+
+
+def test_what_an_earlier_daemon_queued_is_kept_and_told(keeper, server):
+    training = Training(keeper.dir, "old", 5, 0)
+    assert training.end() == ""
+    keeper.stop()
+    make_queue_old(f"{keeper.data}/old.db")
+    keeper.start()
+    keeper.wait(lambda: status(keeper)["forward_refused"] > 0)
+    assert status(keeper)["forward_refused"] == training.submitted
+    assert f"records={training.submitted}" in keeper.log()
+    assert "refused" in status(keeper)["problem"]
+    server.start()
+    later = Training(keeper.dir, "old", 5, 0)
+    assert later.end() == ""
+    wait_empty(keeper)
+    found = rows(server)
+    assert whole(found) and len(found) == later.submitted
+    keeper.stop()
+    with sqlite3.connect(f"{keeper.data}/old.db") as db:
+        kept = db.execute(
+            "SELECT count(hash), count(DISTINCT seq), min(reason) FROM refused"
+        ).fetchone()
+    db.close()
+    assert kept[1] == training.submitted and "earlier" in kept[2]
 
 
 def test_a_full_queue_makes_clients_keep_their_records(folder, server):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clickhouse_server import Server, make_ca
+from clickhouse_server import Server, keeper_of, make_ca
 from programs import Daemon, need
 from slow_path import SlowPath
 from spaces import two_spaces
@@ -16,21 +16,6 @@ from test_clickhouse import SHARD, rows, status, tracectl, wait_empty
 from test_durability import Training, whole
 
 PASSWORD = "a word of its own"
-
-
-@pytest.fixture
-def server(folder):
-    need("tracerd", "tracectl")
-    with Server(f"{folder}/house") as s:
-        yield s
-
-
-@contextlib.contextmanager
-def keeper_of(folder, url, name="tracerd"):
-    path = f"{folder}/{name}"
-    os.mkdir(path, 0o700)
-    with Daemon(path, "--store", url) as d:
-        yield d
 
 
 def rank_of(monkeypatch, rank, *args):

@@ -260,7 +260,7 @@ def today(stored, folder):
     engine = Today(folder)
     try:
         make_tables(engine)
-        for table in ("record", "stream", "loss"):
+        for table in ("record", "stream", "loss", "object"):
             path = f"{folder}/{table}"
             house.dump(f"SELECT * FROM {table} FORMAT {FORMAT}", path)
             engine.run(

@@ -18,7 +18,7 @@ SIMPLE = [
     "module", "step", "iteration", "microbatch", "recompute", "io", "position",
     "path", "dtype", "n", "nan", "pinf", "ninf", "zero", "subnormal", "name",
 ]
-FIGURES = ["max", "min", "mean", "std", "l2", "absmax"]
+FIGURES = ["max", "min", "mean", "std", "l2", "absmax", "absmin"]
 BAD = [float("nan"), float("inf"), -float("inf"), 1.5, -0.0, 1e-41]
 
 
@@ -44,6 +44,8 @@ def nasty():
     ):
         yield f"all.{dtype}", codes.view(dtype)
     yield "large", torch.tensor([2**62, -(2**61)])
+    yield "high", torch.tensor([2**63, 2**64 - 2**12], dtype=torch.uint64)
+    yield "one", torch.tensor([7], dtype=torch.uint64)
 
 
 @pytest.fixture
@@ -163,6 +165,27 @@ def test_text_that_was_imported(daemon):
             ),
             daemon.query("old"),
         )
+
+
+def test_unsigned_figures_above_2_to_63_are_no_negative_ones(stored):
+    with sqlite3.connect(file_of(stored)) as db:
+        rows = db.execute(
+            "SELECT max, min, absmax, absmin, finite_max, finite_min"
+            " FROM v_record WHERE name LIKE 'user-high-%'"
+        ).fetchall()
+    db.close()
+    high, low = 2.0**64 - 2**12, 2.0**63
+    assert rows == [(high, low, high, low, high, low)]
+
+
+def test_arrow_keeps_the_memory_that_it_had(stored):
+    import pyarrow as pa
+
+    before = pa.default_memory_pool().backend_name
+    tracerd.load(file_of(stored))
+    with pytest.raises(ValueError):
+        tracerd.load(file_of(stored), "no_such_column = 1")
+    assert pa.default_memory_pool().backend_name == before
 
 
 def test_pages_follow_each_other(stored, monkeypatch):

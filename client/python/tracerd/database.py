@@ -1,6 +1,7 @@
 """A stored run's file and the columns that are read from it."""
 
 import contextlib
+import threading
 import urllib.parse
 
 import adbc_driver_manager
@@ -25,6 +26,30 @@ TYPES = {
     **dict.fromkeys(COUNTS, pa.uint64()), "hash": pa.uint64(),
     "samples": pa.list_(pa.float64()), "name": pa.string(), "labels": WORD,
 }
+
+
+_memory = threading.Lock()
+_readers = 0
+_pool = None  # the one that Arrow had before them
+
+
+@contextlib.contextmanager
+def plain_memory():
+    """Meanwhile Arrow has its memory from the C library: of its own pools one
+    asks for huge pages, and clearing those took longer than reading."""
+    global _readers, _pool
+    with _memory:
+        if not _readers:
+            _pool = pa.default_memory_pool()
+            pa.set_memory_pool(pa.system_memory_pool())
+        _readers += 1
+    try:
+        yield
+    finally:
+        with _memory:
+            _readers -= 1
+            if not _readers:
+                pa.set_memory_pool(_pool)
 
 
 @contextlib.contextmanager

@@ -28,12 +28,13 @@ def load(
     where there is no such run and ValueError for a file that is no run, one
     of a newer tracerd, and a condition that SQLite refuses.
     """
-    from . import table
+    from . import database, table
 
     path = _file_of(run, data)
-    if arrow:
-        return table.read(path, where, names, samples)
-    return table.to_pandas(table.read(path, where, names, samples))
+    with database.plain_memory():
+        if arrow:
+            return table.read(path, where, names, samples)
+        return table.to_pandas(table.read(path, where, names, samples))
 
 
 def _file_of(run, data):

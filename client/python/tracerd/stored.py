@@ -49,6 +49,7 @@ def columns(path, db, wanted):
                     read.setdefault(name, []).append(column)
     if not read:
         return {name: [] for name in wanted}
+    pa.default_memory_pool().release_unused()  # what the threads had
     return _finished(db, read, wanted)
 
 
@@ -142,8 +143,15 @@ def _of_batch(batch, dtypes):
 
 def _as_numpy(c, dtypes):
     """Figures over finite elements become numpy's over all, as in v_record."""
-    signed = np.array([dtypes.get(i, (0, 1))[1] for i in range(128)], bool)
-    got = {name: _real(c[name]) for name in _REAL if name != "absmin"}
+    known = [dtypes.get(i, ("", 1)) for i in range(128)]
+    signed = np.array([signed for _, signed in known], bool)
+    wraps = np.array([name == "uint64" for name, _ in known], bool)
+    got = {name: _real(c[name]) for name in _REAL}
+    wraps = wraps[c["dtype"].to_numpy()]
+    if wraps.any():
+        for name in ("max", "min", "absmin"):
+            got[name][wraps & (got[name] < 0)] += 2.0**64
+    absmin = got.pop("absmin")
     nan, pinf, ninf = (
         pc.fill_null(c[name], 0).to_numpy() > 0
         for name in ("nan", "pinf", "ninf")
@@ -171,7 +179,8 @@ def _as_numpy(c, dtypes):
     if given.null_count < len(given):
         absmax = np.where(given.is_valid().to_numpy(False), np.nan, absmax)
         _as_given(got, pc.fill_null(given, 0).to_numpy())
-    for name, figure in (*got.items(), ("absmax", absmax)):
+    got.update(absmax=absmax, absmin=absmin)
+    for name, figure in got.items():
         c[name] = pa.array(figure, from_pandas=True)
 
 
