@@ -13,15 +13,20 @@
 enum { BATCH = 200000 };
 
 /* Columns in the order of the table: SQLite finds those behind by walking
- * over those before. */
-static const char sql_rows[] =
-    "SELECT r.step, r.object, r.pass, r.stream, r.io, r.position, r.seq,"
-    " r.iteration, r.microbatch, r.labels, r.note, r.path, r.dtype, r.shape,"
-    " r.n, r.nan, r.pinf, r.ninf, r.zero, r.subnormal, r.max, r.min, r.mean,"
-    " r.std, r.l2, r.hash, r.samples, r.given FROM record r"
-    " WHERE (step, object, pass, stream, io, position, seq)"
-    " >= (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
-    " ORDER BY step, object, pass, stream, io, position, seq";
+ * over those before. They are read by a function of SQL, which gets them all
+ * at once: sqlite3_column_*() takes longer to find a value than to give it. */
+#define ROWS                                                                  \
+    "SELECT scan_row(step, object, pass, stream, io, position, seq,"          \
+    " iteration, microbatch, labels, note, path, dtype, shape, n, nan, pinf," \
+    " ninf, zero, subnormal, max, min, mean, std, l2, hash, samples, given)"  \
+    " FROM record WHERE "
+#define ORDER " ORDER BY step, object, pass, stream, io, position, seq"
+/* What is left of a step, and all behind it. One condition for both would be
+ * asked of each row again. */
+static const char sql_rest[] =
+    ROWS "step = ?1 AND (object, pass, stream, io, position, seq)"
+         " >= (?2, ?3, ?4, ?5, ?6, ?7)" ORDER;
+static const char sql_later[] = ROWS "step > ?1" ORDER;
 static const char sql_extra[] =
     "SELECT sampling, sampling_arg FROM extra"
     " WHERE stream = ?1 AND seq = ?2";
@@ -38,7 +43,7 @@ static const char sql_groups[] =
 enum {
     STEP, OBJECT, PASS, STREAM, IO, POSITION, SEQ, ITERATION, MICROBATCH,
     LABELS, NOTE, PATH, DTYPE, SHAPE, N, NAN_N, PINF, NINF, ZERO, SUBNORMAL,
-    MAX, MIN, MEAN, STD, L2, HASH, SAMPLES, GIVEN
+    MAX, MIN, MEAN, STD, L2, HASH, SAMPLES, GIVEN, COLUMNS
 };
 enum { KEYS = SEQ + 1 };
 
@@ -54,7 +59,8 @@ struct words {
 };
 struct scan {
     sqlite3 *db;
-    sqlite3_stmt *rows, *extra;
+    sqlite3_stmt *rest, *later, *extra;
+    sqlite3_stmt *rows;    /* the one of rest and later that is read */
     char *file;
     char name[TRD_MAX_RUN + 1];
     int64_t attempt;
@@ -71,7 +77,13 @@ struct scan {
     bool ended;        /* there is no more */
     struct scan_row row;
     int64_t key[KEYS];
+    bool wanted;       /* the row read last is of the attempt */
+    char *samples;     /* of it */
+    size_t room;
+    const char *bad;   /* what is wrong with it */
 };
+
+static void take_row(sqlite3_context *call, int n, sqlite3_value **v);
 
 static int failed(struct scan *s)
 {
@@ -279,7 +291,11 @@ int scan_open(const char *file, int64_t attempt, struct scan **out)
     if (!code && s->has_extra &&
         sqlite3_prepare_v2(s->db, sql_extra, -1, &s->extra, NULL))
         code = failed(s);
-    if (!code && sqlite3_prepare_v2(s->db, sql_rows, -1, &s->rows, NULL))
+    if (!code &&
+        (sqlite3_create_function(s->db, "scan_row", COLUMNS, SQLITE_UTF8, s,
+                                 take_row, NULL, NULL) ||
+         sqlite3_prepare_v2(s->db, sql_rest, -1, &s->rest, NULL) ||
+         sqlite3_prepare_v2(s->db, sql_later, -1, &s->later, NULL)))
         code = failed(s);
     if (!code)
         code = scan_goto(s, INT64_MIN, INT64_MIN);
@@ -302,7 +318,8 @@ void scan_close(struct scan *s)
 {
     if (!s)
         return;
-    sqlite3_finalize(s->rows);
+    sqlite3_finalize(s->rest);
+    sqlite3_finalize(s->later);
     sqlite3_finalize(s->extra);
     sqlite3_close(s->db);
     for (size_t i = 0; i < s->objects; i++) {
@@ -320,6 +337,7 @@ void scan_close(struct scan *s)
         free(s->stream[i].info);
     }
     free(s->stream);
+    free(s->samples);
     free(s->file);
     free(s);
 }
@@ -416,9 +434,12 @@ const char *scan_note(const struct scan *s, int64_t note)
 
 static int begin(struct scan *s)
 {
-    sqlite3_reset(s->rows);
+    sqlite3_reset(s->rest);
+    sqlite3_reset(s->later);
     for (int i = 0; i < KEYS; i++)
-        sqlite3_bind_int64(s->rows, i + 1, s->key[i]);
+        sqlite3_bind_int64(s->rest, i + 1, s->key[i]);
+    sqlite3_bind_int64(s->later, 1, s->key[STEP]);
+    s->rows = s->rest;
     s->left = BATCH;
     return 0;
 }
@@ -433,72 +454,84 @@ int scan_goto(struct scan *s, int64_t step, int64_t object)
     return begin(s);
 }
 
-/* NULL reads as 0, so only of a 0 it is asked whether it is there: each
- * question costs as much as the value. */
-static bool is_there(const struct scan *s, int i, bool zero)
+static bool is_there(sqlite3_value *v)
 {
-    return !zero || sqlite3_column_type(s->rows, i) != SQLITE_NULL;
+    return sqlite3_value_type(v) != SQLITE_NULL;
 }
 
-static double real(const struct scan *s, int i, bool *there)
+static uint64_t bits(sqlite3_value *v)
 {
-    double v = sqlite3_column_double(s->rows, i);
-    *there = is_there(s, i, !(v < 0 || v > 0));
-    return v;
+    return (uint64_t)sqlite3_value_int64(v);
 }
 
 /* A figure of a text log, whose NaN and infinities are codes. */
-static double given(const struct scan *s, int i, int64_t code)
+static double given(sqlite3_value *v, int64_t code)
 {
-    bool there;
-    double v = real(s, i, &there);
-    return given_value((uint32_t)code & 3, there, v);
+    return given_value((uint32_t)code & 3, is_there(v),
+                       sqlite3_value_double(v));
 }
 
 /* Does what was given say anything of the figure? */
-static bool is_known(const struct scan *s, int column, int64_t code)
+static bool is_known(sqlite3_value *v, int64_t code)
 {
-    return code & 3 ||
-           sqlite3_column_type(s->rows, column) != SQLITE_NULL;
+    return code & 3 || is_there(v);
 }
 
-static void read_figures(const struct scan *s, struct diff_side *f)
+static void read_given(struct diff_side *f, sqlite3_value **v)
 {
-    bool a, b, text = sqlite3_column_type(s->rows, GIVEN) != SQLITE_NULL;
-    f->has = 0;
-    if (sqlite3_column_type(s->rows, NAN_N) != SQLITE_NULL)
-        f->has |= TRD_HAS_COUNTS;
-    f->nan = (uint64_t)sqlite3_column_int64(s->rows, NAN_N);
-    f->pinf = (uint64_t)sqlite3_column_int64(s->rows, PINF);
-    f->ninf = (uint64_t)sqlite3_column_int64(s->rows, NINF);
-    f->max = real(s, MAX, &a);
-    f->min = real(s, MIN, &b);
-    if (a && b)
+    int64_t code = sqlite3_value_int64(v[GIVEN]);
+    f->has |= TRD_IS_GIVEN;
+    if (is_known(v[MAX], code) && is_known(v[MIN], code >> 2))
         f->has |= TRD_HAS_RANGE;
-    f->mean = real(s, MEAN, &a);
-    f->std = real(s, STD, &b);
-    if (a && b)
+    if (is_known(v[MEAN], code >> 4))
         f->has |= TRD_HAS_MEAN;
-    f->l2 = real(s, L2, &a);
-    if (a)
+    f->max = given(v[MAX], code);
+    f->min = given(v[MIN], code >> 2);
+    f->mean = given(v[MEAN], code >> 4);
+    f->std = given(v[STD], code >> 6);
+}
+
+static void read_figures(struct diff_side *f, sqlite3_value **v)
+{
+    f->has = is_there(v[NAN_N]) ? TRD_HAS_COUNTS : 0;
+    f->nan = bits(v[NAN_N]);
+    f->pinf = bits(v[PINF]);
+    f->ninf = bits(v[NINF]);
+    f->max = sqlite3_value_double(v[MAX]);
+    f->min = sqlite3_value_double(v[MIN]);
+    if (is_there(v[MAX]) && is_there(v[MIN]))
+        f->has |= TRD_HAS_RANGE;
+    f->mean = sqlite3_value_double(v[MEAN]);
+    f->std = sqlite3_value_double(v[STD]);
+    if (is_there(v[MEAN]) && is_there(v[STD]))
+        f->has |= TRD_HAS_MEAN;
+    f->l2 = sqlite3_value_double(v[L2]);
+    if (is_there(v[L2]))
         f->has |= TRD_HAS_L2;
-    f->hash = (uint64_t)sqlite3_column_int64(s->rows, HASH);
-    if (is_there(s, HASH, f->hash == 0))
+    f->hash = bits(v[HASH]);
+    if (is_there(v[HASH]))
         f->has |= TRD_HAS_HASH;
-    f->samples.text = sqlite3_column_blob(s->rows, SAMPLES);
-    f->samples.n = (size_t)sqlite3_column_bytes(s->rows, SAMPLES);
-    if (text) {
-        int64_t code = sqlite3_column_int64(s->rows, GIVEN);
-        f->has |= TRD_IS_GIVEN;
-        if (is_known(s, MAX, code) && is_known(s, MIN, code >> 2))
-            f->has |= TRD_HAS_RANGE;
-        if (is_known(s, MEAN, code >> 4))
-            f->has |= TRD_HAS_MEAN;
-        f->max = given(s, MAX, code);
-        f->min = given(s, MIN, code >> 2);
-        f->mean = given(s, MEAN, code >> 4);
-        f->std = given(s, STD, code >> 6);
+    if (is_there(v[GIVEN]))
+        read_given(f, v);
+}
+
+/* The value is SQLite's, and goes with the call. */
+static bool keep_samples(struct scan *s, sqlite3_value *v)
+{
+    const void *text = sqlite3_value_blob(v);
+    size_t n = (size_t)sqlite3_value_bytes(v);
+    if (n > s->room) {
+        char *more = realloc(s->samples, n);
+        if (!more)
+            return false;
+        s->samples = more;
+        s->room = n;
     }
+    if (n)
+        memcpy(s->samples, text, n);
+    s->row.side.samples.text = s->samples;
+    s->row.side.samples.n = n;
+    return true;
 }
 
 static int read_sampling(struct scan *s, int64_t stream, struct scan_row *r)
@@ -535,17 +568,11 @@ static const struct scan_stream *find_stream(const struct scan *s, int64_t id)
                                                        : NULL;
 }
 
-/* The row that the statement stands on; *wanted: it is of the attempt. */
-static int read_row(struct scan *s, bool *wanted)
+/* What a row has besides its key. False without memory. */
+static bool read_row(struct scan *s, const struct scan_stream *t,
+                     const struct word *shape, sqlite3_value **v)
 {
     struct scan_row *r = &s->row;
-    const struct scan_stream *t;
-    const struct word *shape;
-    t = find_stream(s, s->key[STREAM]);
-    /* of a process that came after the dictionary was read */
-    *wanted = t && t->wanted;
-    if (!*wanted)
-        return 0;
     r->step = s->key[STEP];
     r->object = s->key[OBJECT];
     r->pass = (int)s->key[PASS];
@@ -553,28 +580,39 @@ static int read_row(struct scan *s, bool *wanted)
     r->position = s->key[POSITION];
     r->seq = s->key[SEQ];
     r->rank = t->rank;
-    r->iteration = sqlite3_column_int64(s->rows, ITERATION);
-    r->microbatch = sqlite3_column_int64(s->rows, MICROBATCH);
-    r->labels = (uint32_t)sqlite3_column_int64(s->rows, LABELS);
-    r->note = sqlite3_column_int64(s->rows, NOTE);
-    r->path = sqlite3_column_int64(s->rows, PATH);
-    r->side.dtype = sqlite3_column_int(s->rows, DTYPE);
-    shape = next_word(&s->shape, sqlite3_column_int64(s->rows, SHAPE));
-    if (!shape) {
-        *wanted = false;
-        return 0;
-    }
+    r->iteration = sqlite3_value_int64(v[ITERATION]);
+    r->microbatch = sqlite3_value_int64(v[MICROBATCH]);
+    r->labels = (uint32_t)sqlite3_value_int64(v[LABELS]);
+    r->note = sqlite3_value_int64(v[NOTE]);
+    r->path = sqlite3_value_int64(v[PATH]);
+    r->side.dtype = sqlite3_value_int(v[DTYPE]);
     r->side.shape = slice_of(shape->text);
-    r->side.n = sqlite3_column_type(s->rows, N) == SQLITE_NULL
-                    ? (uint64_t)shape->n
-                    : (uint64_t)sqlite3_column_int64(s->rows, N);
-    r->zero = (uint64_t)sqlite3_column_int64(s->rows, ZERO);
-    r->subnormal = (uint64_t)sqlite3_column_int64(s->rows, SUBNORMAL);
-    read_figures(s, &r->side);
-    if (!trd_pass_name(r->pass) || r->io < 0 || r->io > TRD_OUTPUT ||
-        !trd_dtype_name(r->side.dtype))
-        return damaged(s, "a record has a code that is not known");
-    return read_sampling(s, s->key[STREAM], r);
+    r->side.n = is_there(v[N]) ? bits(v[N]) : (uint64_t)shape->n;
+    r->zero = bits(v[ZERO]);
+    r->subnormal = bits(v[SUBNORMAL]);
+    read_figures(&r->side, v);
+    s->bad = trd_pass_name(r->pass) && r->io >= 0 && r->io <= TRD_OUTPUT &&
+                     trd_dtype_name(r->side.dtype)
+                 ? NULL
+                 : "a record has a code that is not known";
+    return keep_samples(s, v[SAMPLES]);
+}
+
+/* scan_row() of SQL. */
+static void take_row(sqlite3_context *call, int n, sqlite3_value **v)
+{
+    struct scan *s = sqlite3_user_data(call);
+    const struct scan_stream *t;
+    const struct word *shape;
+    (void)n;
+    for (int i = 0; i < KEYS; i++)
+        s->key[i] = sqlite3_value_int64(v[i]);
+    t = find_stream(s, s->key[STREAM]);
+    shape = next_word(&s->shape, sqlite3_value_int64(v[SHAPE]));
+    /* of a process that came after the dictionary was read */
+    s->wanted = t && t->wanted && shape;
+    if (s->wanted && !read_row(s, t, shape, v))
+        sqlite3_result_error_nomem(call);
 }
 
 /* Makes the statement stand on a row. 1, 0 behind the last, or minus the exit
@@ -589,6 +627,11 @@ static int stand(struct scan *s)
         begin(s);
     }
     got = sqlite3_step(s->rows);
+    if (got == SQLITE_DONE && s->rows == s->rest) {
+        sqlite3_reset(s->rest);
+        s->rows = s->later;
+        got = sqlite3_step(s->rows);
+    }
     if (got == SQLITE_DONE) {
         sqlite3_reset(s->rows);
         s->ended = true;
@@ -598,8 +641,6 @@ static int stand(struct scan *s)
         return -failed(s);
     s->left--;
     s->raw = true;
-    for (int i = 0; i < KEYS; i++)
-        s->key[i] = sqlite3_column_int64(s->rows, i);
     return 1;
 }
 
@@ -608,7 +649,10 @@ static int stand(struct scan *s)
 static int judge(struct scan *s)
 {
     s->raw = false;
-    return read_row(s, &s->stands);
+    if (s->wanted && s->bad)
+        return damaged(s, s->bad);
+    s->stands = s->wanted;
+    return s->wanted ? read_sampling(s, s->key[STREAM], &s->row) : 0;
 }
 
 int scan_peek(struct scan *s, const struct scan_row **out)
