@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/check_nonfinite.h"
 #include "tools/check_repeat.h"
 
 enum {
@@ -22,6 +23,9 @@ struct track {
     bool used, alive;
     uint64_t zeros, n;
     double mean;          /* running, of l2 */
+    double last, low;     /* l2 of the record before, and where it began to
+                             grow at each */
+    uint64_t grown;       /* records since then */
     struct compare_pair first;
 };
 
@@ -36,6 +40,7 @@ struct check {
     size_t ranks;
     uint64_t agree, disagree; /* replicas */
     struct repeat *repeat;
+    struct nonfinite *nonfinite;
 };
 
 const char *check_kind_name(enum check_kind kind)
@@ -55,7 +60,7 @@ static int no_memory(void)
 
 /* ---- findings ---- */
 
-static struct compare_pair place_of(const struct check_row *s)
+struct compare_pair check_place(const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     return (struct compare_pair){
@@ -65,24 +70,22 @@ static struct compare_pair place_of(const struct check_row *s)
         .rank = r->rank, .n = r->side.n, .object = s->object, .before = -1};
 }
 
-static bool is_earlier(const struct compare_pair *a,
-                       const struct compare_pair *b)
+bool check_is_earlier(const struct compare_pair *a,
+                      const struct compare_pair *b)
 {
     if (a->iteration != b->iteration)
         return a->iteration < b->iteration;
     return a->seq != b->seq ? a->seq < b->seq : a->rank < b->rank;
 }
 
-/* One finding for a kind and object. */
-static int find(struct check *c, enum check_kind kind,
-                const struct compare_pair *at, const char *detail)
+int check_find(struct check_result *r, enum check_kind kind,
+               const struct compare_pair *at, const char *detail)
 {
-    struct check_result *r = c->out;
     struct check_finding *f = r->finding;
     for (size_t i = 0; i < r->n; i++)
         if (f[i].kind == kind && f[i].at.object == at->object) {
             f[i].records++;
-            if (is_earlier(at, &f[i].at)) {
+            if (check_is_earlier(at, &f[i].at)) {
                 f[i].at = *at;
                 snprintf(f[i].detail, sizeof f[i].detail, "%s", detail);
             }
@@ -96,100 +99,6 @@ static int find(struct check *c, enum check_kind kind,
     *f = (struct check_finding){.kind = kind, .at = *at, .records = 1};
     snprintf(f->detail, sizeof f->detail, "%s", detail);
     return 0;
-}
-
-/* ---- NaN and infinities ---- */
-
-static bool has_nan(const struct diff_side *s)
-{
-    return s->nan || (s->has & TRD_IS_GIVEN && isnan(s->mean));
-}
-
-/* A mask of -inf is no accident. */
-static bool has_inf(const struct diff_side *s)
-{
-    return s->pinf || (s->has & TRD_IS_GIVEN && isinf(s->max));
-}
-
-/* What a call got: its inputs; backward also those of the forward pass. */
-static bool got(const struct check *c, const struct scan_row *of,
-                bool (*has)(const struct diff_side *))
-{
-    for (size_t i = 0; i < c->n; i++) {
-        const struct scan_row *r = &c->row[i].row;
-        bool before = r->io == TRD_INPUT && r->pass <= of->pass;
-        if (r->rank == of->rank && before && has(&r->side))
-            return true;
-        if (r->rank == of->rank && of->pass == TRD_BACKWARD &&
-            r->pass == TRD_FORWARD && has(&r->side))
-            return true;
-    }
-    return false;
-}
-
-static int look_for(struct check *c, const struct check_row *s,
-                    enum check_kind kind,
-                    bool (*has)(const struct diff_side *), uint64_t count)
-{
-    const struct scan_row *r = &s->row;
-    struct compare_pair at = place_of(s);
-    char detail[CHECK_DETAIL];
-    if (r->io != TRD_OUTPUT || r->pass > TRD_BACKWARD || got(c, r, has))
-        return 0;
-    snprintf(detail, sizeof detail,
-             "%llu of %llu elements; what the call got has none",
-             (unsigned long long)count, (unsigned long long)r->side.n);
-    return find(c, kind, &at, detail);
-}
-
-static int look_at_nonfinite(struct check *c, const struct check_row *s)
-{
-    const struct diff_side *f = &s->row.side;
-    int code = 0;
-    if (has_nan(f) || has_inf(f) || f->ninf)
-        c->out->carriers++;
-    if (has_nan(f))
-        code = look_for(c, s, CHECK_NAN, has_nan, f->nan);
-    if (!code && has_inf(f))
-        code = look_for(c, s, CHECK_INF, has_inf, f->pinf + f->ninf);
-    return code;
-}
-
-/* Is the module of f in the one of g? */
-static bool is_within(const struct check *c, const struct check_finding *f,
-                      const struct check_finding *g)
-{
-    const char *inner = scan_module(c->s, f->at.object);
-    const char *outer = scan_module(c->s, g->at.object);
-    size_t n = strlen(outer);
-    return f->at.object != g->at.object &&
-           (n == 0 || (strncmp(inner, outer, n) == 0 && inner[n] == '.'));
-}
-
-/* What only hands on: modules round the one where it was born, and all that
- * comes in later iterations, when it is in the parameters. */
-static void drop_carriers(struct check *c, enum check_kind kind)
-{
-    struct check_result *r = c->out;
-    const struct check_finding *first = NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < r->n; i++) {
-        struct check_finding f = r->finding[i];
-        bool carrier = false;
-        if (f.kind == kind && first) {
-            carrier = f.at.iteration > first->at.iteration;
-            for (size_t j = 0; j < n && !carrier; j++)
-                carrier = r->finding[j].kind == kind &&
-                          is_within(c, &r->finding[j], &f);
-        }
-        if (carrier)
-            continue;
-        r->finding[n] = f;
-        if (f.kind == kind && !first)
-            first = &r->finding[n];
-        n++;
-    }
-    r->n = n;
 }
 
 /* ---- range ---- */
@@ -218,14 +127,14 @@ static int look_at_range(struct check *c, const struct check_row *s)
     double most = largest(r->side.dtype);
     double here = fmax(fabs(r->side.max), fabs(r->side.min));
     uint64_t number = r->side.n - r->zero;
-    struct compare_pair at = place_of(s);
+    struct compare_pair at = check_place(s);
     char detail[CHECK_DETAIL];
     int code = 0;
     if (most > 0 && r->side.has & TRD_HAS_RANGE && here > most / 2) {
         snprintf(detail, sizeof detail, "magnitudes up to %.6g, %s ends at "
                                         "%.6g",
                  here, trd_dtype_name(r->side.dtype), most);
-        code = find(c, CHECK_RANGE, &at, detail);
+        code = check_find(c->out, CHECK_RANGE, &at, detail);
     }
     if (!code && r->side.has & TRD_HAS_COUNTS && r->zero <= r->side.n &&
         number && r->subnormal * 10 > number) {
@@ -233,7 +142,7 @@ static int look_at_range(struct check *c, const struct check_row *s)
                  "%.0f %% of what is not zero is subnormal, %.0f %% is zero",
                  100.0 * (double)r->subnormal / (double)number,
                  100.0 * (double)r->zero / (double)r->side.n);
-        code = find(c, CHECK_UNDERFLOW, &at, detail);
+        code = check_find(c->out, CHECK_UNDERFLOW, &at, detail);
     }
     return code;
 }
@@ -261,7 +170,7 @@ static struct track *track_of(struct check *c, const struct check_row *s)
     c->track[at] = (struct track){
         .path = r->path, .object = r->object, .pass = r->pass, .io = r->io,
         .position = (int32_t)r->position, .rank = r->rank, .used = true,
-        .first = place_of(s)};
+        .first = check_place(s)};
     return &c->track[at];
 }
 
@@ -271,11 +180,29 @@ static bool is_followed(const struct scan_row *r)
            r->pass == TRD_GRAD;
 }
 
+/* Step by step without end, so slowly that none of them is a spike. */
+static int look_at_growth(struct check *c, struct track *t,
+                          const struct compare_pair *at, double l2)
+{
+    char detail[CHECK_DETAIL];
+    bool grows = t->last > 0 && l2 > CHECK_RISE * t->last;
+    t->grown = grows ? t->grown + 1 : 0;
+    t->low = grows ? t->low : l2;
+    t->last = l2;
+    if (l2 < CHECK_GROWTH * t->low)
+        return 0;
+    snprintf(detail, sizeof detail,
+             "its norm is %.3g, and grew %.3g-fold over %llu records, at "
+             "each of them",
+             l2, l2 / t->low, (unsigned long long)t->grown);
+    return check_find(c->out, CHECK_GROWS, at, detail);
+}
+
 static int look_at_norm(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
     char detail[CHECK_DETAIL];
-    struct compare_pair at = place_of(s);
+    struct compare_pair at = check_place(s);
     struct track *t;
     int code = 0;
     double l2 = r->side.l2;
@@ -288,15 +215,17 @@ static int look_at_norm(struct check *c, const struct check_row *s)
         return 0;
     }
     t->alive = true;
+    if (!isfinite(l2)) /* others tell it, and no mean comes back from it */
+        return 0;
     if (t->n > WARM && t->mean > 0 && l2 > CHECK_JUMP * t->mean) {
         snprintf(detail, sizeof detail,
                  "its norm is %.3g, %.3g times the mean before it", l2,
                  l2 / t->mean);
-        code = find(c, CHECK_SPIKE, &at, detail);
+        code = check_find(c->out, CHECK_SPIKE, &at, detail);
     } else {
         t->mean = t->mean > 0 ? 0.8 * t->mean + 0.2 * l2 : l2;
     }
-    return code;
+    return code ? code : look_at_growth(c, t, &at, l2);
 }
 
 static int tell_dead(struct check *c)
@@ -309,7 +238,7 @@ static int tell_dead(struct check *c)
             continue;
         snprintf(detail, sizeof detail, "all zeros in all of %llu records",
                  (unsigned long long)t->zeros);
-        code = find(c, CHECK_DEAD, &t->first, detail);
+        code = check_find(c->out, CHECK_DEAD, &t->first, detail);
     }
     return code;
 }
@@ -319,7 +248,7 @@ static int tell_dead(struct check *c)
 static int look_at_recompute(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
-    struct compare_pair at = place_of(s);
+    struct compare_pair at = check_place(s);
     if (!(r->labels & TRD_L_RECOMPUTE) || r->io != TRD_OUTPUT ||
         !(r->side.has & TRD_HAS_HASH))
         return 0;
@@ -328,7 +257,7 @@ static int look_at_recompute(struct check *c, const struct check_row *s)
         if (o->rank == r->rank && o->pass == r->pass && o->io == r->io &&
             o->position == r->position && o->side.has & TRD_HAS_HASH &&
             !(o->labels & TRD_L_RECOMPUTE) && o->side.hash != r->side.hash)
-            return find(c, CHECK_RECOMPUTE, &at,
+            return check_find(c->out, CHECK_RECOMPUTE, &at,
                         "the recomputed output is not the first one's, bit "
                         "for bit");
     }
@@ -395,7 +324,7 @@ static bool is_replicated(const struct scan_row *r)
 static int look_at_replicas(struct check *c, const struct check_row *s)
 {
     const struct scan_row *r = &s->row;
-    struct compare_pair at = place_of(s);
+    struct compare_pair at = check_place(s);
     char detail[CHECK_DETAIL];
     if (!is_replicated(r) || r->rank >= c->ranks)
         return 0;
@@ -413,23 +342,41 @@ static int look_at_replicas(struct check *c, const struct check_row *s)
         snprintf(detail, sizeof detail,
                  "ranks %u and %u hold different bits of one parameter",
                  o->rank, r->rank);
-        return find(c, CHECK_REPLICAS, &at, detail);
+        return check_find(c->out, CHECK_REPLICAS, &at, detail);
     }
     return 0;
 }
 
 /* Ranks that agree on less than half are no replicas: parts of a model that
- * is cut by hand, or of runs that have nothing to do with one another. */
+ * is cut by hand, or of runs that have nothing to do with one another. Where
+ * they agree on nothing at all the reduction may have been forgotten: the
+ * first is kept, as a note. */
 static void drop_replicas(struct check *c)
 {
     struct check_result *r = c->out;
+    struct check_finding *kept = NULL;
     size_t n = 0;
     if (c->disagree <= c->agree)
         return;
-    for (size_t i = 0; i < r->n; i++)
-        if (r->finding[i].kind != CHECK_REPLICAS)
-            r->finding[n++] = r->finding[i];
+    for (size_t i = 0; i < r->n; i++) {
+        const struct check_finding f = r->finding[i];
+        if (f.kind != CHECK_REPLICAS) {
+            r->finding[n++] = f;
+        } else if (!c->agree && !kept) {
+            kept = &r->finding[n++];
+            *kept = f;
+        } else if (kept && check_is_earlier(&f.at, &kept->at)) {
+            *kept = f;
+        }
+    }
     r->n = n;
+    if (!kept)
+        return;
+    kept->note = true;
+    kept->records = c->disagree;
+    snprintf(kept->detail, sizeof kept->detail,
+             "note: no parameter has the same bits on two ranks: each "
+             "trains for itself, or a reduction is missing");
 }
 
 /* ---- calls that give other bits ---- */
@@ -438,7 +385,7 @@ static int take_repeat(void *to, const struct repeat_place *place)
 {
     struct check *c = to;
     struct check_result *r = c->out;
-    struct compare_pair at = place_of(&place->at);
+    struct compare_pair at = check_place(&place->at);
     char detail[CHECK_DETAIL];
     int code;
     /* ranks that are no replicas have other parameters */
@@ -446,7 +393,7 @@ static int take_repeat(void *to, const struct repeat_place *place)
         return 0;
     snprintf(detail, sizeof detail, "%s%s", place->note ? "note: " : "",
              place->detail);
-    code = find(c, CHECK_REPEAT, &at, detail);
+    code = check_find(c->out, CHECK_REPEAT, &at, detail);
     for (size_t i = 0; i < r->n && !code; i++)
         if (r->finding[i].kind == CHECK_REPEAT &&
             r->finding[i].at.object == at.object)
@@ -480,7 +427,7 @@ static int look(struct check *c)
     int code = repeat_look(c->repeat, c->row, c->n);
     for (size_t i = 0; i < c->n && !code; i++) {
         const struct check_row *s = &c->row[i];
-        code = look_at_nonfinite(c, s);
+        code = nonfinite_look(c->nonfinite, c->row, c->n, i);
         if (!code)
             code = look_at_range(c, s);
         if (!code)
@@ -514,9 +461,13 @@ static int walk(struct check *c)
 static int by_kind(const void *a, const void *b)
 {
     const struct check_finding *x = a, *y = b;
+    if (x->note != y->note)
+        return x->note - y->note;
     if (x->kind != y->kind)
         return x->kind < y->kind ? -1 : 1;
-    return is_earlier(&x->at, &y->at) ? -1 : is_earlier(&y->at, &x->at);
+    return check_is_earlier(&x->at, &y->at)   ? -1
+           : check_is_earlier(&y->at, &x->at) ? 1
+                                              : 0;
 }
 
 int check_run(struct scan *s, struct check_result *out)
@@ -532,20 +483,23 @@ int check_run(struct scan *s, struct check_result *out)
     if (!code)
         code = repeat_open(s, c.group, c.ranks, &c.repeat);
     if (!code)
+        code = nonfinite_open(&c.nonfinite);
+    if (!code)
         code = walk(&c);
     if (!code)
         code = repeat_end(c.repeat, take_repeat, &c);
     if (!code)
         code = tell_dead(&c);
     if (!code)
+        code = nonfinite_end(c.nonfinite, s, out);
+    if (!code)
         drop_replicas(&c);
     if (!code && out->n)
         qsort(out->finding, out->n, sizeof *out->finding, by_kind);
-    drop_carriers(&c, CHECK_NAN);
-    drop_carriers(&c, CHECK_INF);
     for (size_t i = 0; i < out->n; i++)
         out->notes += out->finding[i].note;
     repeat_close(c.repeat);
+    nonfinite_close(c.nonfinite);
     free(c.row);
     free(c.track);
     free(c.group);

@@ -119,6 +119,9 @@ int cmd_check(struct ctl *ctl, int argc, char **argv)
         code = check_run(s, &r);
     if (code == 0)
         code = put(s, &r, ctl->format);
+    if (code == 0 && r.records == 0)
+        code = ctl_fail(CTL_NOTHING, "the run has no records: there was "
+                                     "nothing to look at");
     if (code == 0 && r.n > r.notes)
         code = CTL_NOTHING;
     check_free(&r);

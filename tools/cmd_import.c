@@ -20,6 +20,12 @@ static void on_signal(int number)
     ingest_stop = 1;
 }
 
+/* Who reads the table or the bad lines may go; the import goes on. */
+static void on_pipe(int number)
+{
+    (void)number;
+}
+
 /* A private daemon is to be stopped whatever happens. */
 static void catch_signals(void)
 {
@@ -28,6 +34,8 @@ static void catch_signals(void)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
+    a.sa_handler = on_pipe;
+    sigaction(SIGPIPE, &a, NULL);
 }
 
 static int check_numbers(int64_t rank, int64_t attempt, int64_t samples)

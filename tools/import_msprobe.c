@@ -37,9 +37,16 @@ struct dump {
     int64_t mtime_ns;
 };
 
+/* Hashes of the names of a dump's entries. */
+struct names {
+    uint64_t *at;     /* 0: free */
+    size_t n, room;   /* a power of two, or 0 */
+};
+
 struct probe_import {
     struct import_stream stream;
     struct modules *modules;
+    struct names names;
     const struct dump *dump;   /* being read */
     const struct msprobe_entry *entry;
     const struct module *module; /* of the entry */
@@ -102,6 +109,18 @@ static void unmap_dump(struct dump *d)
 
 /* ---- what is wrong ---- */
 
+/* As it stands in the file, but for what a terminal would obey. */
+static void put_key(struct slice key)
+{
+    size_t n = key.n > 400 ? 400 : key.n;
+    bool text = msprobe_is_utf8(key);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)key.text[i];
+        fputc(c < 0x20 || c == 0x7f || (c >= 0x80 && !text) ? '?' : c,
+              stderr);
+    }
+}
+
 static void name_bad(struct probe_import *p, uint64_t line, struct slice key,
                      const char *path, const char *why)
 {
@@ -109,10 +128,9 @@ static void name_bad(struct probe_import *p, uint64_t line, struct slice key,
         return;
     fflush(stdout);
     fprintf(stderr, "%s:%llu: ", p->dump->path, (unsigned long long)line);
-    if (key.n)
-        fprintf(stderr, "%.*s%s%s: ", key.n > 400 ? 400 : (int)key.n,
-                key.text, *path ? "." : "", path);
-    fprintf(stderr, "%s\n", why);
+    put_key(key);
+    fprintf(stderr, "%s%s%s%s\n", key.n && *path ? "." : "", path,
+            key.n ? ": " : "", why);
 }
 
 static void take_bad(void *to, const char *path, const char *why)
@@ -196,6 +214,53 @@ static int take_tensor(void *to, const struct msprobe_tensor *t)
 
 /* ---- a dump ---- */
 
+static void put_name(struct names *s, uint64_t hash)
+{
+    size_t i = (size_t)(hash >> 32) & (s->room - 1);
+    while (s->at[i])
+        i = (i + 1) & (s->room - 1);
+    s->at[i] = hash;
+    s->n++;
+}
+
+static int grow_names(struct names *s)
+{
+    struct names more = {NULL, 0, s->room ? 2 * s->room : 256};
+    more.at = calloc(more.room, sizeof *more.at);
+    if (!more.at)
+        return ctl_fail(CTL_FAILED, "out of memory");
+    for (size_t i = 0; i < s->room; i++)
+        if (s->at[i])
+            put_name(&more, s->at[i]);
+    free(s->at);
+    *s = more;
+    return 0;
+}
+
+static void drop_names(struct names *s)
+{
+    free(s->at);
+    *s = (struct names){NULL, 0, 0};
+}
+
+/* Was there an entry of that name in this dump? */
+static int take_name(struct names *s, struct slice key, bool *twice)
+{
+    uint64_t hash = import_mix(UINT64_C(0xcbf29ce484222325), key.text, key.n);
+    hash += !hash;
+    *twice = false;
+    if (2 * s->n >= s->room && grow_names(s))
+        return CTL_FAILED;
+    for (size_t i = (size_t)(hash >> 32) & (s->room - 1); s->at[i];
+         i = (i + 1) & (s->room - 1))
+        if (s->at[i] == hash) {
+            *twice = true;
+            return 0;
+        }
+    put_name(s, hash);
+    return 0;
+}
+
 /* Calls take for each entry with a name; told: also what is wrong. */
 static int each_entry(struct probe_import *p, bool told,
                       int (*take)(struct probe_import *p))
@@ -234,9 +299,18 @@ static int send_entry(struct probe_import *p)
     const struct msprobe_name *name = &p->entry->name;
     const struct msprobe_take take = {take_tensor, take_bad, p};
     struct module *m;
+    bool twice;
     int code = modules_find(p->modules, name->class_name, name->module, &m);
+    if (code == 0)
+        code = take_name(&p->names, p->entry->key, &twice);
+    if (code)
+        return code;
+    if (twice) {
+        take_bad(p, "", "the name is there twice: the first counts");
+        return 0;
+    }
     p->module = m;
-    return code ? code : msprobe_tensors(p->entry, &take);
+    return msprobe_tensors(p->entry, &take);
 }
 
 static int import_dump(struct probe_import *p, const struct dump *d)
@@ -245,7 +319,10 @@ static int import_dump(struct probe_import *p, const struct dump *d)
     p->dump = d;
     code = each_entry(p, false, count_entry);
     modules_next(p->modules, (uint64_t)d->step);
-    return code ? code : each_entry(p, true, send_entry);
+    if (code == 0)
+        code = each_entry(p, true, send_entry);
+    drop_names(&p->names);
+    return code;
 }
 
 /* ---- ranks ---- */

@@ -106,6 +106,30 @@ static bool is_word(struct slice s, const char *word)
     return s.n == strlen(word) && memcmp(s.text, word, s.n) == 0;
 }
 
+/* What is behind the entries: other members, and nothing behind the dump. */
+static void finish(struct msprobe *m)
+{
+    struct slice key, value;
+    m->ended = 1;
+    while (step(m, ',')) {
+        if (get_key(m, &key))
+            return;
+        if (is_word(key, "data")) {
+            broken(m, "\"data\" is there twice: the first counts");
+            return;
+        }
+        if (skip_value(m, &value))
+            return;
+    }
+    if (!step(m, '}')) {
+        broken(m, "',' or '}' is missing");
+        return;
+    }
+    skip_space(m);
+    if (m->at < m->end)
+        broken(m, "there is more behind the dump");
+}
+
 int msprobe_open(struct msprobe *m, const char *bytes, size_t n)
 {
     static const char mark[] = "\xef\xbb\xbf";
@@ -120,7 +144,8 @@ int msprobe_open(struct msprobe *m, const char *bytes, size_t n)
         if (get_key(m, &key))
             return -1;
         if (is_word(key, "data") && step(m, '{')) {
-            m->ended = step(m, '}');
+            if (step(m, '}'))
+                finish(m);
             return 0;
         }
         if (skip_value(m, &value))
@@ -179,13 +204,35 @@ static bool cut_prefix(struct slice *s, const char *prefix)
     return true;
 }
 
+bool msprobe_is_utf8(struct slice s)
+{
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    for (size_t i = 0; i < s.n;) {
+        unsigned char c = (unsigned char)s.text[i++];
+        int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1
+                   : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
+        uint32_t code = more > 0 ? c & (0x3fu >> more) : c;
+        if (more < 0 || s.n - i < (size_t)more)
+            return false;
+        for (int k = 0; k < more; k++, i++) {
+            if (((unsigned char)s.text[i] & 0xc0) != 0x80)
+                return false;
+            code = code << 6 | ((unsigned char)s.text[i] & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff ||
+            (code >= 0xd800 && code < 0xe000))
+            return false;
+    }
+    return true;
+}
+
 /* Module.PATH.CLASS.PASS.CALL, Cell... of MindSpore; FUNCTION.CALL.PASS. */
 static bool read_name(struct slice key, struct msprobe_name *out)
 {
     struct slice s = key, last, before;
     *out = (struct msprobe_name){.pass = 0};
     if (s.n > TRD_MAX_NAME || memchr(s.text, '\\', s.n) ||
-        memchr(s.text, '\0', s.n))
+        memchr(s.text, '\0', s.n) || !msprobe_is_utf8(s))
         return false;
     if (!cut(&s, &last) || !cut(&s, &before))
         return false;
@@ -224,7 +271,7 @@ int msprobe_next(struct msprobe *m, struct msprobe_entry *e, bool *named)
         return -1;
     *named = read_name(e->key, &e->name);
     if (step(m, '}')) {
-        m->ended = 1;
+        finish(m); /* what is wrong there is told by the next call */
     } else if (!step(m, ',')) {
         broken(m, "',' or '}' is missing"); /* told by the next call */
     }

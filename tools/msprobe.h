@@ -70,6 +70,7 @@ int msprobe_open(struct msprobe *m, const char *bytes, size_t n);
 /* 1: an entry, *named: it has a name of msprobe's. 0: the end. -1 with m->why
  * and m->line: nothing can be read from there on. */
 int msprobe_next(struct msprobe *m, struct msprobe_entry *e, bool *named);
+bool msprobe_is_utf8(struct slice s);
 /* 0 or what take->tensor gave. */
 int msprobe_tensors(const struct msprobe_entry *e,
                     const struct msprobe_take *take);

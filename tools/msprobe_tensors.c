@@ -88,6 +88,16 @@ struct figure {
     int64_t i;
 };
 
+/* What no integer of 64 bits holds, json-c sets to its end, which is a value
+ * of integer tensors; msprobe writes others with a point. */
+static bool is_beyond(uint32_t dtype, struct json_object *v)
+{
+    int kind = trd_dtype_kind((int)dtype);
+    double f = json_object_get_double(v);
+    return kind != TRD_KIND_SIGNED && kind != TRD_KIND_UNSIGNED &&
+           (f <= -0x1p63 || f >= 0x1p63);
+}
+
 /* Numbers, truth values and null, also written as strings. */
 static bool figure_of(struct walk *w, struct json_object *tensor,
                       const char *name, struct figure *out)
@@ -119,6 +129,10 @@ static bool figure_of(struct walk *w, struct json_object *tensor,
         out->f = (double)out->i;
         return true;
     } else if (json_object_is_type(v, json_type_int)) {
+        if (is_beyond(w->t.dtype, v)) {
+            bad(w, name, "the number is out of range");
+            return false;
+        }
         out->i = json_object_get_int64(v);
         out->f = json_object_get_double(v);
         /* beyond int64 are those of uint64 */
@@ -127,6 +141,10 @@ static bool figure_of(struct walk *w, struct json_object *tensor,
         return true;
     } else if (json_object_is_type(v, json_type_double)) {
         out->f = json_object_get_double(v);
+        if (isinf(out->f) && strpbrk(json_object_get_string(v), "123456789")) {
+            bad(w, name, "the number is out of range");
+            return false;
+        }
         if (fabs(out->f) < 0x1p53)
             out->i = (int64_t)out->f;
         return true;

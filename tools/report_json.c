@@ -241,7 +241,7 @@ static void put_check(FILE *f, const struct report *r)
     fprintf(f,
             "\"verdict\":\"%s\",\"nonfinite\":%" PRIu64
             ",\"findings_of\":%zu,\"findings\":[",
-            c->n ? "unhealthy" : "healthy", c->carriers, c->n);
+            c->n > c->notes ? "unhealthy" : "healthy", c->carriers, c->n);
     for (size_t i = 0; i < c->n && i < REPORT_FINDINGS; i++) {
         const struct check_finding *g = &c->finding[i];
         fprintf(f, "%s{\"kind\":\"%s\",\"records\":%" PRIu64 ",\"detail\":",

@@ -83,10 +83,11 @@ const struct command ctl_commands[] = {
      cmd_compare},
     {"check", "[RUN] [--attempt N]", "what is wrong inside one run",
      "Where NaN and infinities were born, numbers near the end of a dtype or\n"
-     "lost below it, tensors that are always zero, norms that jump,\n"
-     "recomputed outputs with other bits, replicas that disagree, modules\n"
-     "that give other bits for the same inputs. Each finding names its first\n"
-     "record. Ends with 1 when there is one that is no note.\n"
+     "lost below it, tensors that are always zero, norms that jump or grow\n"
+     "without end, recomputed outputs with other bits, replicas that\n"
+     "disagree, modules that give other bits for the same inputs. Each\n"
+     "finding names its first record. Ends with 1 when there is one that is\n"
+     "no note.\n"
      "\n"
      "  tracectl check\n"
      "  tracectl -o json check run.db\n",

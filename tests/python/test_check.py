@@ -78,6 +78,102 @@ def test_the_birth_is_told_from_what_carries(here, value, kind):
     assert result["nonfinite"] >= (20 if kind == "nan" else 2)
 
 
+def first_of(daemon, run, kind):
+    """The one finding of a kind: record, detail and whether it is a note."""
+    (f,) = [f for f in check(daemon, run)["findings"] if f["kind"] == kind]
+    return f["name"], f["detail"], f.get("note", False)
+
+
+FROM_OUTSIDE = "the first that has any; no traced call made it"
+
+
+def test_bad_data_are_told_where_they_come_in(here):
+    x = torch.randn(4, 8)
+    x[1, 2] = float("nan")
+    trained("data", layers(nn.GELU()), x=x)
+    assert first_of(here, "data", "nan") == (
+        "forward-Sequential-1-1-input",
+        f"1 of 32 elements; {FROM_OUTSIDE}", False,
+    )
+
+
+def test_a_loss_that_is_nan_is_not_blamed_on_the_weights_after_it(here):
+    model = layers(nn.GELU())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tracerd.attach(model, opt, run="loss") as t:
+        for i in range(4):
+            out = model(torch.randn(4, 8)).sum()
+            (out * (float("nan") if i == 1 else 1)).backward()
+            opt.step()
+            opt.zero_grad()
+        assert t.flush(30)
+    assert first_of(here, "loss", "nan")[:2] == (
+        "backward-Linear-2-2-input", f"32 of 32 elements; {FROM_OUTSIDE}"
+    )
+
+
+def test_a_gradient_alone_that_is_infinite_is_unhealthy(here):
+    model = layers(nn.GELU())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tracerd.attach(model, opt, run="grad", passes=["grad"]) as t:
+        for i in range(3):
+            model(torch.randn(4, 8)).sum().backward()
+            if i == 1:
+                model[2].bias.grad[3] = -float("inf")
+            opt.step()
+            opt.zero_grad()
+        assert t.flush(30)
+    assert first_of(here, "grad", "inf") == (
+        "grad-2.bias-2", f"1 of 8 elements; {FROM_OUTSIDE}", False
+    )
+
+
+def scaled(run, poison):
+    """The scaler finds the first step too large and skips it; poison(i) is
+    what the loss of step i is multiplied by."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with tracerd.attach(model, opt, run=run) as t:
+        for i in range(6):
+            loss = model(torch.randn(4, 8)).pow(2).sum() * poison(i)
+            scaler.scale(loss * (1e3 if i == 0 else 1e-3)).backward()
+            scaler.step(opt)
+            scaler.update(2.0**4)
+            opt.zero_grad()
+        assert t.flush(30)
+
+
+def test_a_step_that_the_scaler_skips_is_a_note(here):
+    scaled("scaler", lambda i: 1)
+    result = check(here, "scaler")
+    assert {f["kind"] for f in result["findings"]} <= {"inf", "nan"}
+    name, detail, note = first_of(here, "scaler", "inf")
+    assert note and name.endswith("-1-input") and "-1-" in name
+    assert detail.endswith("; the gradient scaler skipped the step")
+    done = here.tracectl("check", "scaler")
+    assert done.stdout.startswith("healthy")
+
+
+def test_a_step_that_the_scaler_skips_hides_no_later_birth(here):
+    model = layers(Poison(float("inf")))
+    opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    model[1].calls = -2
+    with tracerd.attach(model, opt, run="both") as t:
+        for i in range(5):
+            loss = model(torch.randn(4, 8)).sum()
+            scaler.scale(loss * (1e3 if i == 0 else 1e-3)).backward()
+            opt.step() if i else scaler.step(opt)
+            scaler.update(2.0**4)
+            opt.zero_grad()
+        assert t.flush(30)
+    births = [f for f in check(here, "both")["findings"]
+              if f["kind"] == "inf" and not f.get("note")]
+    assert [(f["module"], f["step"]) for f in births] == [("1", 4)]
+
+
 def test_a_mask_of_infinities_is_no_finding(here):
     class Masked(nn.Module):
         def forward(self, x):
@@ -130,6 +226,44 @@ def test_a_norm_that_jumps_is_a_spike(here):
     assert {step for *_, step in spikes} <= {7}
 
 
+def test_a_norm_after_an_infinity_is_followed_again(here):
+    class Jump(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == 2:
+                return x.masked_fill(x < 0, -torch.inf)
+            return x * (1000 if self.calls == 9 else 1)
+
+    x = torch.randn(4, 8)
+    model = nn.Sequential(Jump(), nn.Softmax(-1), nn.Linear(8, 8))
+    trained("mask", model, steps=10, lr=1e-4, x=x)
+    spikes = [f for f in found(here, "mask") if f[0] == "spike"]
+    assert ("spike", "0", "forward", 9) in spikes
+
+
+def test_a_norm_that_grows_at_each_step_explodes(here):
+    class Doubles(nn.Module):
+        calls, at_most = 0, 100
+
+        def forward(self, x):
+            self.calls += 1
+            return x * 2.0 ** min(self.calls, self.at_most)
+
+    x = torch.randn(4, 8)
+    trained("grows", layers(Doubles()), steps=20, lr=0, x=x)
+    growth = [f for f in found(here, "grows") if f[0] == "growth"]
+    assert ("growth", "1", "forward", 15) in growth
+    assert "grew 1.64e+04-fold over 14 records" in next(
+        f["detail"] for f in check(here, "grows")["findings"]
+        if f["kind"] == "growth" and f["module"] == "1")
+    less = Doubles()
+    less.at_most = 8
+    trained("less", layers(less), steps=20, lr=0, x=x)
+    assert found(here, "less") == []
+
+
 def test_a_recomputed_output_with_other_bits(here):
     class Fickle(nn.Module):
         calls = 0
@@ -170,7 +304,7 @@ with tracerd.attach(model, opt, run=sys.argv[1]) as t:
     for _ in range(2):
         model(torch.randn(4, 8)).sum().backward()
         for name, p in model.named_parameters():
-            if sys.argv[2] == "all" or name != sys.argv[2]:
+            if sys.argv[2] not in (name, "every"):
                 dist.all_reduce(p.grad)
         opt.step()
         opt.zero_grad()
@@ -188,6 +322,29 @@ def test_a_gradient_that_is_not_reduced(daemon, tmp_path):
     (finding,) = check(daemon, "broken")["findings"]
     assert (finding["kind"], finding["module"]) == ("replicas", "0")
     assert finding["name"] == "grad-0.weight-1" and finding["rank"] == 1
+
+
+def test_ranks_that_share_no_gradient_are_a_note(daemon, tmp_path):
+    script = tmp_path / "replicas.py"
+    script.write_text(REPLICAS.replace(").sum()", ").pow(2).sum()"))
+    python(script, "apart", "every", folder=daemon.dir, ranks=2)
+    (finding,) = check(daemon, "apart")["findings"]
+    assert (finding["kind"], finding["note"]) == ("replicas", True)
+    assert finding["detail"].endswith("or a reduction is missing")
+    assert finding["records"] == 8
+
+
+def test_bad_data_of_one_rank(daemon, tmp_path):
+    script = tmp_path / "data.py"
+    script.write_text(REPLICAS.replace(
+        "model(torch.randn(4, 8))",
+        "model(torch.randn(4, 8) * ("
+        "float('nan') if dist.get_rank() else 1))"))
+    python(script, "data", "none", folder=daemon.dir, ranks=2)
+    (finding,) = [f for f in check(daemon, "data")["findings"]
+                  if f["kind"] == "nan"]
+    assert (finding["name"], finding["rank"]) == (
+        "forward-Sequential-1-1-input", 1)
 
 
 # ---- the same inputs, other outputs ----

@@ -3,13 +3,15 @@
 import json
 import os
 import shutil
+import sqlite3
+import subprocess
 
 import pytest
 
 import battery
 import msprobe_script
 import tracerd
-from programs import TOP, python
+from programs import TOP, need, program, python
 
 DUMPS = TOP / "tests/golden/msprobe"
 
@@ -263,14 +265,84 @@ def test_a_cut_dump_keeps_what_is_whole(daemon, tmp_path):
     ('{"data": {\n"a" 5}}', 2, "a colon is missing"),
     ('{"data":\n [1, 2]}', 2,
      'this is no dump of msprobe: it has no object "data"'),
-    ('{"data": {"Module.a.B.forward.0": {"output": [}}}', 1,
+    ('{"data": {"Module.a.B.forward.0": {"output": [}}}}', 1,
      "Module.a.B.forward.0: no valid JSON, at byte 12: unexpected character"),
+    ('{"data": {},\n "data": {}}', 2,
+     '"data" is there twice: the first counts'),
+    ('{"data": {}}\n x', 2, "there is more behind the dump"),
+    ('{"data": {}\n', 2, "the file ends within the dump"),
 ])
 def test_what_is_no_dump_is_told(daemon, tmp_path, text, line, why):
     path = tmp_path / "dump.json"
     path.write_text(text)
     (_, said) = imported(daemon, path, code=2)
     assert said == f"{path}:{line}: {why}\n"
+
+
+TENSOR = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2],
+          "Max": 1.0, "Min": 0.0, "Mean": 0.5, "Norm": 1.0}
+
+
+def dumped(path, text):
+    path.write_bytes(
+        json.dumps({"data": {"Module.a.B.forward.0": {"output": [TENSOR]},
+                             "Module.c.B.forward.0": {"output": [TENSOR]}}},
+                   indent=1).encode().replace(*text))
+    return path
+
+
+@pytest.mark.parametrize("text, line, said_of", [
+    ((b"Module.c", b"Module.a"), 18,
+     "Module.a.B.forward.0: the name is there twice: the first counts"),
+    ((b"Module.c", b"Module.\xff"), 18, "Module.?.B.forward.0: the name"),
+    ((b"Module.c", b"Mod\x1b[2Jule.c"), 18, "Mod?[2Jule.c.B.forward.0: the"),
+    ((b"Module.c", b"Module.\xed\xa0\x80"), 18,
+     "the name is not Module.PATH"),
+    ((b"1.0,\n     \"Min", b"1e999,\n     \"Min"), 3,
+     "Module.a.B.forward.0.output.0.Max: the number is out of range"),
+    ((b"1.0,\n     \"Min", b"9" * 400 + b",\n     \"Min"), 3,
+     "Module.a.B.forward.0.output.0.Max: the number is out of range"),
+    ((b"0.0", b"-" + b"9" * 20), 3,
+     "Module.a.B.forward.0.output.0.Min: the number is out of range"),
+], ids=["twice", "latin", "escape", "surrogate", "exponent", "digits",
+        "negative"])
+def test_what_would_be_taken_for_something_else_is_named(
+        daemon, tmp_path, text, line, said_of):
+    path = dumped(tmp_path / "dump.json", text)
+    ((row,), said) = imported(daemon, path, code=2)
+    said = said.splitlines()
+    assert said[0].startswith(f"{path}:{line}: ") and said_of in said[0]
+    assert len(said) == row["bad"] and row["records"] == 2 - row["bad"]
+
+
+def test_the_ends_of_integers_are_in_range(daemon, tmp_path):
+    text = json.dumps({"data": {"Module.a.B.forward.0": {"output": [
+        dict(TENSOR, dtype="torch.uint64", Max=2**64 - 1, Min=0),
+        dict(TENSOR, dtype="torch.int64", Max=2**63 - 1, Min=-(2**63)),
+    ]}}})
+    (tmp_path / "dump.json").write_text(text)
+    imported(daemon, tmp_path / "dump.json")
+    ends = [(r["max"], r["min"]) for r in rows(daemon, "probe")]
+    assert ends == [(2**64 - 1, 0), (2**63 - 1, -(2**63))]
+
+
+def test_a_reader_that_goes_stops_no_import(tmp_path):
+    """As with `| head -1`; the private daemon is ended, too."""
+    need("tracerd", "tracectl")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [program("tracectl"), "-d", str(tmp_path / "runs"), "import",
+         str(DUMPS / "single"), "--run", "probe"],
+        stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60,
+        env={**os.environ,
+             "PATH": f"{os.path.dirname(program('tracerd'))}:"
+                     f"{os.environ['PATH']}"})
+    os.close(writer)
+    assert done.returncode == 3 and "cannot write" in done.stderr
+    with sqlite3.connect(tmp_path / "runs/probe.db") as db:
+        ((n,),) = db.execute("SELECT count(*) FROM record")
+        assert n == witnessed()
 
 
 def test_a_folder_without_a_dump_is_refused(daemon, tmp_path):

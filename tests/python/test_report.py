@@ -14,6 +14,7 @@ import made_run
 import programs
 from made_run import Run, make, transformer
 from report_page import CULPRIT, MODEL, data, report, result, tracectl
+from tracerd.tensors import LABEL
 
 pytest_plugins = "report_fixtures"
 EVIL = '</script><img src=x onerror="window.hit=1">'
@@ -146,7 +147,28 @@ def test_an_empty_run(browser, tmp_path):
     page, (run,) = report(tmp_path, Run(MODEL, 0))
     browser.open(page)
     assert browser.text("#said") == result("check", run)["verdict"]
+    assert browser.text("h1") == "There is no record to look at."
     assert "This run has no records." in browser.text("#modules")
+    browser.quiet()
+    done = tracectl("check", run)
+    assert done.returncode == 1 and "has no records" in done.stderr
+
+
+def test_a_note_makes_no_run_unhealthy(browser, tmp_path):
+    """A step that a gradient scaler skipped."""
+    run = make(tmp_path / "a.db", Run(
+        MODEL, 3, hole=lambda module, what, step, rank:
+        3 * (what == made_run.GRAD and step == 1)))
+    with sqlite3.connect(run) as db:
+        db.execute("UPDATE record SET labels = ? WHERE pass = ? AND step = 1",
+                   (LABEL["skipped"], made_run.GRAD))
+    page, _ = report(tmp_path, run)
+    assert data(page)["findings"][0]["detail"].startswith("note: ")
+    browser.open(page)
+    assert browser.text("#said") == result("check", run)["verdict"]
+    assert browser.text("#said") == "healthy"
+    assert browser.text("h1") == "Nothing found."
+    assert len(browser.all("#worst tbody tr")) == 1
     browser.quiet()
 
 

@@ -1,12 +1,13 @@
 """tracectl report: the page under keys, a screen reader and themes."""
 
 import re
+import sqlite3
 from itertools import pairwise
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from made_run import Run
+from made_run import Run, make
 from report_page import CULPRIT, MODEL, data, poisoned, report
 
 pytest_plugins = "report_fixtures"
@@ -240,4 +241,60 @@ def test_the_map_of_nan_tells_the_sides_apart(browser, tmp_path):
     (box,) = browser.all("#nan .mapbox")
     box.send_keys(Keys.ARROW_DOWN, Keys.END)
     assert browser.text("#nan .say").endswith("A 0, B 3")
+    browser.quiet()
+
+
+# ---- what is long, close or missing ----
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_name_of_a_thousand_letters_widens_no_page(
+        browser, tmp_path, width):
+    model = [("x" * 1000, "Y" * 900), ("", "Net")]
+    page, _ = report(tmp_path, Run(
+        model, 2, hole=lambda module, *_: 2 * (module != "")))
+    browser.open(page, width=width)
+    assert "x" * 1000 == browser.text("h1")
+    room = browser.run("""return [document.documentElement.scrollWidth,
+        document.querySelector("h1").getBoundingClientRect().height]""")
+    assert room[0] == width and room[1] < 300
+    browser.quiet()
+
+
+def ticks(browser):
+    return browser.run("""return [...document.querySelectorAll(
+        "#detail .chart text[text-anchor=end]")].map(t => t.textContent)""")
+
+
+def test_the_ticks_of_a_figure_that_hardly_moves_differ(browser, tmp_path):
+    run = make(tmp_path / "a.db", Run([("", "Net")], 4))
+    with sqlite3.connect(run) as db:
+        db.execute("UPDATE record SET l2 = 524 + step / 4.0")
+    page, _ = report(tmp_path, run)
+    browser.open(page)
+    browser.run("return new Promise(r => setTimeout(r, 100))")
+    got = ticks(browser)
+    assert len(got) > 3 and len(set(got)) == len(got)
+    browser.quiet()
+
+
+def test_a_history_shows_where_no_figure_is(browser, tmp_path):
+    """All elements are NaN from the third iteration on."""
+    run = make(tmp_path / "a.db", Run(
+        [("", "Net")], 5, hole=lambda module, what, step, rank:
+        4096 * (step > 2)))
+    with sqlite3.connect(run) as db:
+        db.execute("UPDATE record SET l2 = NULL, mean = NULL, std = NULL,"
+                   " max = NULL, min = NULL WHERE nan > 0")
+    page, _ = report(tmp_path, run)
+    browser.open(page)
+    browser.run("return new Promise(r => setTimeout(r, 100))")
+    assert "NaN, ∞" in ticks(browser)
+    places = browser.run("""return [...document.querySelectorAll(
+        "#detail .chart text[text-anchor=end]")].map(t =>
+        Number(t.getAttribute("y")))""")
+    assert min(places) == places[ticks(browser).index("NaN, ∞")] > 0
+    (plot,) = browser.all("#detail .chart")
+    plot.send_keys(Keys.END)
+    assert browser.text("#detail .say").startswith("iteration 5: ")
     browser.quiet()

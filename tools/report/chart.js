@@ -2,8 +2,8 @@
  * from point to point, and the line below says what each is.
  *
  * series: {name, style, points: [x, y, text, object], curve, dash, shape}.
- * y null is a gap; on a log axis 0 has a place of its own below, and what is
- * no number one above. */
+ * y null is a gap; what is no number (LOST, on a log axis NONE too) has a place
+ * of its own above, and 0 on a log axis one below. */
 const LEFT = 66, RIGHT = 18, TOP = 20, BOTTOM = 40, SLOT = 24;
 
 function niceStep(span, most) {
@@ -21,6 +21,16 @@ function ticksOf(lo, hi, most) {
   return ticks;
 }
 
+/* As many digits as tell the ticks from one another. */
+function tickNames(ticks) {
+  for (let digits = 3; ; digits++) {
+    const names = ticks.map((t) => number(t, digits));
+    if (digits > 11 || new Set(names).size === names.length) return names;
+  }
+}
+
+const isLost = (o, y) => y === LOST || (o.log && y === NONE);
+
 function dot(shape, x, y) {
   const [a, b] = [x.toFixed(1), y.toFixed(1)];
   if (shape === "square") return `M${a},${b}m-3,-3h6v6h-6z`;
@@ -33,9 +43,9 @@ function dot(shape, x, y) {
 
 function scales(o, width, height) {
   const all = o.series.flatMap((s) => s.points).filter((p) => p[1] !== null);
-  const ys = all.map((p) => p[1]).filter((y) => y !== NONE || !o.log);
-  const real = ys.filter((y) => typeof y === "number");
-  const up = all.some((p) => p[1] === NONE && o.log) ? SLOT : 0;
+  const real = all.map((p) => p[1])
+    .filter((y) => typeof y === "number" && !isLost(o, y));
+  const up = all.some((p) => isLost(o, p[1])) ? SLOT : 0;
   const down = o.log && real.some((y) => y <= 0) ? SLOT : 0;
   const used = o.log ? real.filter((y) => y > 0) : real;
   let lo = used.reduce((a, b) => Math.min(a, b), Infinity);
@@ -52,9 +62,10 @@ function scales(o, width, height) {
     const pad = (hi - lo) * 0.06;
     [lo, hi] = [lo - pad, hi + pad];
   }
-  let x0 = all.reduce((a, p) => Math.min(a, p[0]), Infinity);
-  let x1 = all.reduce((a, p) => Math.max(a, p[0]), -Infinity);
-  if (!all.length) [x0, x1] = [0, 1];
+  const xs = o.series.flatMap((s) => s.points).map((p) => p[0]);
+  let x0 = xs.reduce((a, x) => Math.min(a, x), Infinity);
+  let x1 = xs.reduce((a, x) => Math.max(a, x), -Infinity);
+  if (!xs.length) [x0, x1] = [0, 1];
   if (x0 === x1) [x0, x1] = [x0 - 1, x1 + 1];
   const top = TOP + up;
   const bottom = height - BOTTOM - down;
@@ -62,7 +73,7 @@ function scales(o, width, height) {
     lo, hi, x0, x1, up, down, all,
     x: (v) => LEFT + 8 + (v - x0) / (x1 - x0) * (width - LEFT - RIGHT - 16),
     y: (v) => {
-      if (o.log && v === NONE) return TOP + SLOT / 2 - 4;
+      if (isLost(o, v)) return TOP + SLOT / 2 - 4;
       if (o.log && v <= 0) return height - BOTTOM - SLOT / 2 + 4;
       const at = o.log ? Math.log10(v) : v;
       return bottom - (at - lo) / (hi - lo) * (bottom - top);
@@ -80,12 +91,13 @@ function axes(o, s, width, height) {
     ? ticksOf(s.lo, s.hi, 6).filter((t) => t === Math.round(t))
       .map((t) => Math.pow(10, t))
     : ticksOf(s.lo, s.hi, 5);
-  for (const v of ys) {
+  const names = tickNames(ys);
+  ys.forEach((v, i) => {
     line(LEFT, s.y(v), width - RIGHT, s.y(v), "grid");
-    text(LEFT - 8, s.y(v) + 4, "end", number(v, 3));
-  }
+    text(LEFT - 8, s.y(v) + 4, "end", names[i]);
+  });
   if (s.down) text(LEFT - 8, s.y(0) + 4, "end", two ? "equal" : "0");
-  if (s.up) text(LEFT - 8, s.y(NONE) + 4, "end", two ? "no num." : "NaN, ∞");
+  if (s.up) text(LEFT - 8, s.y(LOST) + 4, "end", two ? "no num." : "NaN, ∞");
   const most = Math.max(2, Math.floor((width - LEFT) / 90));
   for (const v of ticksOf(s.x0, s.x1, most).filter((t) => t % 1 === 0))
     text(s.x(v), height - BOTTOM + 18, "middle", whole(v));
@@ -109,12 +121,18 @@ function curvesOf(o, s) {
     let dots = "";
     let pen = "M";
     for (const [x, y] of r.points) {
-      if (y === null || typeof y !== "number") {
+      if (y === null) {
         pen = "M";
         continue;
       }
       const [px, py] = [s.x(x), s.y(y)];
-      const lost = o.log && y === NONE;
+      const lost = isLost(o, y);
+      if (y === LOST) {
+        if (r.points.length < 60) dots += dot("cross", px, py);
+        else line += `M${px.toFixed(1)},${py.toFixed(1)}h.1`;
+        pen = "M";
+        continue;
+      }
       line += `${pen}${px.toFixed(1)},${py.toFixed(1)}`;
       pen = "L";
       if (!r.curve || r.points.length < 60)
@@ -158,7 +176,7 @@ function chart(o) {
     svg.append(
       el("line", { class: "cursor", x1: s.x(x), x2: s.x(x), y1: TOP,
         y2: height - BOTTOM }));
-    if (typeof y === "number")
+    if (y !== null)
       svg.append(el("circle", { class: "at", cx: s.x(x), cy: s.y(y), r: 6 }));
   }
 
@@ -177,7 +195,7 @@ function chart(o) {
     let best = -1;
     let least = Infinity;
     points.forEach((p, i) => {
-      const dy = typeof p[1] === "number" ? s.y(p[1]) - y : 0;
+      const dy = s.y(p[1]) - y;
       const d = Math.pow(s.x(p[0]) - x, 2) * 4 + dy * dy;
       if (d < least) [least, best] = [d, i];
     });

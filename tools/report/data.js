@@ -3,6 +3,7 @@ const D = JSON.parse(document.getElementById("data").textContent);
 const two = D.runs.length === 2;
 const PASSES = D.passes;
 const NONE = -1; /* a value that is no number */
+const LOST = "lost"; /* a figure that is none */
 
 /* Elements are made here only, of text: names in a run are not to be
  * trusted. Attributes with a function are listeners. */

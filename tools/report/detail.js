@@ -20,7 +20,8 @@ function historyPoints(h, figure, side) {
         `${value(v)}${of_text}`];
     const f = p[3 + side];
     const x = f ? f[figure] : null;
-    return [iteration, typeof x === "number" ? x : null,
+    const lost = typeof x === "string" || (f && x === null && f[5] > 0);
+    return [iteration, lost ? LOST : x,
       `iteration ${whole(iteration)}: ${FIGURES[figure]} ` +
       `${two ? `of ${side ? "B" : "A"} ` : ""}${number(x, 6)}${of_text}`];
   });

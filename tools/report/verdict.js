@@ -37,7 +37,8 @@ function head(title, mono, at, reason) {
       el("span", { class: "glyph", "aria-hidden": "true" }, said[1]),
       el("span", {}, "Verdict: ",
         el("span", { class: "said", id: "said" }, D.verdict))),
-    el("h1", { class: `culprit${mono ? " mono" : ""}` }, title),
+    el("h1", { class: `culprit${mono ? " mono" : ""}${
+      title.length > 120 ? " long" : ""}` }, title),
     at ? el("p", { class: "dim" }, sentence(at)) : null,
     reason ? el("p", { class: "reason" }, sentence(reason)) : null,
   ];
@@ -84,17 +85,22 @@ function verdictOfTwo() {
       "to 1e-5: what is nearer counts as equal.") : null);
 }
 
+/* Notes come last, and make no run unhealthy. */
+const isNote = (f) => f.detail.startsWith("note: ");
+
 function verdictOfOne() {
   const f = D.findings;
   const n = D.findings_of;
-  const top = n
+  const ill = n && !isNote(f[0]);
+  const top = ill
     ? head(objectName(f[0].at.object), true,
       `${{ nan: "NaN", inf: "infinity" }[f[0].kind] || f[0].kind}: ` +
       where(f[0].at), f[0].detail)
-    : head(said[2], false);
+    : head(D.bounds.records ? said[2] : "There is no record to look at.",
+      false);
   return el("section", { id: "verdict", class: `hero ${said[0]}`,
     "aria-label": "Verdict" }, top,
-    n && f[0].at.object >= 0 ? jump(f[0].at.object, "Show the module") : null,
+    ill && f[0].at.object >= 0 ? jump(f[0].at.object, "Show the module") : null,
     tiles([["records", D.bounds.records], ["findings", n],
       ["records with NaN or ∞", D.nonfinite], ["lost", D.runs[0].lost]]));
 }
@@ -120,7 +126,7 @@ function findings() {
     el("div", { class: "scroll" }, table("Findings",
       ["kind", "module", "record", "what", "#records", "#iteration", "#rank"],
       D.findings.map((f) => [
-        el("span", { class: "tag bad" }, f.kind),
+        el("span", { class: isNote(f) ? "tag" : "tag bad" }, f.kind),
         chooseButton(f.at.object, objectName(f.at.object)),
         el("span", { class: "mono" }, f.at.name), f.detail,
         whole(f.records), whole(f.at.iteration), f.at.rank,
