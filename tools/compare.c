@@ -162,6 +162,8 @@ static bool is_function(const struct scan *s, size_t object)
 int walk_miss(struct walk_side *s, size_t object, const struct scan_row *r)
 {
     struct compare_missing *m = s->missing;
+    if (r->labels & TRD_L_REPEATED) /* says what another says */
+        return 0;
     if (is_function(s->scan, object)) {
         s->functions++;
         return 0;

@@ -272,10 +272,11 @@ struct diff diff_of(const struct diff_side *a, const struct diff_side *b,
 {
     double unit = fmax(diff_unit(a->dtype), diff_unit(b->dtype));
     bool floats = diff_unit(a->dtype) > 0 && diff_unit(b->dtype) > 0;
+    bool text = is_text(a) || is_text(b); /* which tells no dtype */
     struct diff d = {.kind = DIFF_EQUAL, .unit = unit};
     if (!same_shape(a, b))
         return other(DIFF_SHAPE, DIFF_BY_COUNTS);
-    if (a->dtype != b->dtype && !floats)
+    if (a->dtype != b->dtype && !floats && !text)
         return other(DIFF_DTYPE, DIFF_BY_COUNTS);
     if (a->n == 0 && b->n == 0)
         return d;
@@ -291,7 +292,7 @@ struct diff diff_of(const struct diff_side *a, const struct diff_side *b,
     if (counts_differ(a, b))
         return other(DIFF_NAN, DIFF_BY_COUNTS);
     /* of whole numbers no difference is rounding */
-    d = compare(a, b, floats ? unit : 0x1p-53, how);
+    d = compare(a, b, floats || text ? unit : 0x1p-53, how);
     d.nan_alike = d.kind != DIFF_NAN && has_nonfinite(a);
     return d;
 }
