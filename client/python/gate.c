@@ -396,10 +396,14 @@ static int gate_begin(struct gate *g, PyObject *module, PyObject *args,
     int rc = off > 0 ? 0 : -1;
     if (h) {
         struct flat tensors = {.n = 0};
+        PyObject *unseen;
         tensors.at = tensors.few;
         h->busy++;
-        rc = enter(g, h, module, args, kwargs, &tensors);
+        rc = known_hide(&unseen);
+        if (!rc)
+            rc = enter(g, h, module, args, kwargs, &tensors);
         flat_clear(&tensors);
+        known_show(unseen);
         h->busy--;
     }
     return rc && recorder_failed(g->recorder) ? -1 : 0;
@@ -488,10 +492,14 @@ static int gate_end(struct gate *g, PyObject *output, PyObject *error)
     int rc = off > 0 ? 0 : -1;
     if (h) {
         struct flat tensors = {.n = 0};
+        PyObject *unseen;
         tensors.at = tensors.few;
         h->busy++;
-        rc = leave(g, h, output, error, &tensors);
+        rc = known_hide(&unseen);
+        if (!rc)
+            rc = leave(g, h, output, error, &tensors);
         flat_clear(&tensors);
+        known_show(unseen);
         h->busy--;
         if (rc)
             rc = recorder_failed(r);
@@ -527,12 +535,20 @@ PyObject *gate_hook_done(struct gate *g, int rc)
     return py_none();
 }
 
+/* Whether a hook was put on another module by somebody who has not said that
+ * it takes keywords, as torch does that makes a model ready for quantization.
+ * That module has, or gets, hooks of its own. */
+static bool is_moved(PyObject *args, PyObject *named, Py_ssize_t n)
+{
+    return named || PyTuple_Size(args) != n;
+}
+
 /* hook(module, args, kwargs) */
 static PyObject *entry_call(PyObject *o, PyObject *args, PyObject *named)
 {
     struct gate *g = (struct gate *)o;
-    if (named || PyTuple_Size(args) != 3)
-        return tracer_misuse("the hook takes a module, args and kwargs");
+    if (is_moved(args, named, 3))
+        return py_none();
     int rc = known_compiling();
     if (!rc)
         rc = gate_begin(g, PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1),
@@ -544,9 +560,8 @@ static PyObject *entry_call(PyObject *o, PyObject *args, PyObject *named)
 static PyObject *exit_call(PyObject *o, PyObject *args, PyObject *named)
 {
     struct gate *g = (struct gate *)o;
-    if (named || PyTuple_Size(args) != 4)
-        return tracer_misuse("the hook takes a module, args, kwargs and "
-                             "what came out");
+    if (is_moved(args, named, 4))
+        return py_none();
     int rc = known_compiling();
     if (!rc) {
         PyObject *output = PyTuple_GetItem(args, 3);

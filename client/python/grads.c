@@ -130,11 +130,13 @@ static int grad_come(struct grad *h, PyObject *first)
         return 0;
     Py_INCREF((PyObject *)h); /* a leaf's goes while it is called */
     PyObject *grad = gradient_of(h, first);
+    PyObject *unseen = NULL;
     int rc = 0;
-    if (grad)
+    if (grad && !(rc = known_hide(&unseen)))
         rc = h->kind == GRAD_LEAF ? see_leaf(h, grad) : see(h, grad);
     else if (PyErr_Occurred())
         rc = -1;
+    known_show(unseen);
     if (rc)
         rc = recorder_failed(r);
     Py_DECREF((PyObject *)h);

@@ -32,6 +32,8 @@
     X(is_grad_enabled) /* () -> bool */                                       \
     X(transform)       /* () -> None unless vmap or grad is at work */        \
     X(tracing)         /* () -> None unless torch.jit or ONNX traces */       \
+    X(modes)           /* () -> how many modes of functions are on */         \
+    X(unseen)          /* () -> context in which there are none */            \
     X(is_compiling)    /* () -> bool */                                       \
     X(compiler)        /* dict with the flag it reads, or None */             \
     X(raised)          /* () -> the exception of the call that ends */        \
@@ -42,6 +44,8 @@
 /* X(name): attributes and methods. */
 #define HOOK_NAMES(X)                                                         \
     X(__call__)                                                               \
+    X(__enter__)                                                              \
+    X(__exit__)                                                               \
     X(_backward_hooks)                                                        \
     X(_begin_pass)                                                            \
     X(_in_checkpoint)                                                         \
@@ -106,6 +110,12 @@ long long known_number(PyObject *o, PyObject *name);
 long long known_task(void);
 /* Whether this runs in order to be compiled; -1 with an exception. */
 int known_compiling(void);
+/* What is asked of tensors from here on is not seen by modes and subclasses of
+ * the program's, to which each attribute is a function. 0, or -1 with an
+ * exception; *guard, which may be NULL, is for known_show() in any case. */
+int known_hide(PyObject **guard);
+/* Ends it. Any exception is kept. */
+void known_show(PyObject *guard);
 /* A function of the Python half, borrowed; NULL with an exception. */
 PyObject *known_function(PyObject *name);
 

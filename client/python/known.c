@@ -120,6 +120,41 @@ long long known_task(void)
     return number_of(PyObject_CallNoArgs(known.graph_task));
 }
 
+int known_hide(PyObject **guard)
+{
+    *guard = NULL;
+    long long n = number_of(PyObject_CallNoArgs(known.modes));
+    if (n <= 0)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *context = PyObject_CallNoArgs(known.unseen);
+    PyObject *entered = context ? PyObject_CallMethodObjArgs(
+                                      context, hook_names.__enter__, NULL)
+                                : NULL;
+    if (!entered) {
+        Py_XDECREF(context);
+        return -1;
+    }
+    Py_DECREF(entered);
+    *guard = context;
+    return 0;
+}
+
+void known_show(PyObject *guard)
+{
+    if (!guard)
+        return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *done =
+        PyObject_CallMethodObjArgs(guard, hook_names.__exit__, Py_None,
+                                   Py_None, Py_None, NULL);
+    if (!done)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    Py_DECREF(guard);
+    PyErr_Restore(type, value, trace);
+}
+
 PyObject *known_function(PyObject *name)
 {
     PyObject *function = PyDict_GetItemWithError(known.globals, name);

@@ -19,7 +19,8 @@ import torch
 from unchanged_script import leave
 
 MODULES = ("frameworks_torch", "frameworks_loops", "frameworks_ranks",
-           "frameworks_more", "frameworks_deepspeed", "frameworks_megatron")
+           "frameworks_wide", "frameworks_more", "frameworks_deepspeed",
+           "frameworks_megatron")
 NOT_INSTALLED = 77
 
 

@@ -119,7 +119,10 @@ class Client:
         return 0
 
     def counters(self):
-        return {"connects": 1, "submitted": len(self.records)}
+        n = len(self.records)
+        return {
+            "connects": 1, "connected": True, "submitted": n, "committed": n
+        }
 
     def run_name(self):
         return self.opened_with[0]

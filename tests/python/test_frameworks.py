@@ -59,15 +59,25 @@ SCENARIOS = {
     "ddp_unused": 2,
     "ddp_no_sync": 2,
     "ddp_before": 2,
+    "ddp_zero_redundancy": 2,
+    "ddp_uneven": 2,
     "fsdp1_flat": 2,
     "fsdp1_original": 2,
+    "fsdp1_mixed": 2,
+    "fsdp1_checkpoint": 2,
     "fsdp2": 2,
     "fsdp2_before": 2,
+    "fsdp2_checkpoint": 2,
+    "fsdp2_offload": 2,
     "tensor_parallel": 2,
     "tensor_parallel_sequence": 2,
+    "tensor_parallel_checkpoint": 2,
+    "tensor_parallel_loss": 2,
     "pipeline_gpipe": 2,
     "pipeline_1f1b": 2,
     "pipeline_interleaved": 2,
+    "pipeline_zero_bubble": 2,
+    "pipeline_zbv": 2,
     "hf_gpt2": 1,
     "hf_llama": 1,
     "hf_llama_checkpoint": 1,
@@ -187,10 +197,12 @@ def confirm(records, events):
     assert set(keyed) == set(events)
     for key, found in keyed.items():
         wanted = events[key]
-        assert len(found) == len(wanted), key
         if wanted[0] == "share":
+            # of a backward pass in halves one alone goes through the module
+            assert 1 <= len(found) <= len(wanted), key
             assert all({"exact", "total"} & set(r.labels) for r in found)
             continue
+        assert len(found) == len(wanted), key
         for what in wanted:
             match = [r for r in found if agree(r, what)]
             assert match, (key, what, found)

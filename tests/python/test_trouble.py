@@ -177,7 +177,10 @@ def test_a_daemon_that_is_killed(folder, monkeypatch, fresh):
             daemon.kill()
 
         figures, told = trained(attached, kill)
-        assert same_bits(figures) and told == []
+        assert same_bits(figures)
+        # a training this short may be over before that is seen
+        assert len(told) <= 1
+        assert all("the daemon is gone" in text for text in told)
 
 
 def test_no_room_for_a_journal(here):

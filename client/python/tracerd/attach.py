@@ -4,7 +4,7 @@ import itertools
 import os
 import time
 
-from . import _tracerd, choice, zero
+from . import _tracerd, choice, process, zero
 from .context import LOCAL_RANK, check_run, context
 from .environment import info
 from .options import DEFAULT_PASSES, SAMPLES, SPOOL_BYTES, read
@@ -295,7 +295,8 @@ class Trace:
         if self._steps is None or self._recorder.closed:
             return
         try:
-            self._steps.step()
+            with process.unseen():
+                self._steps.step()
             self._connection.look()
         except Exception as error:
             failed(self._recorder, error)
@@ -310,7 +311,8 @@ class Trace:
         if recorder is None or recorder.closed:
             return
         try:
-            _record_user(recorder, self._users, str(name), tensor)
+            with process.unseen():
+                _record_user(recorder, self._users, str(name), tensor)
         except Exception as error:
             failed(recorder, error)
 
@@ -448,9 +450,9 @@ def _as_tensor(value):
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (float, list, tuple)):
-        return torch.tensor(value, dtype=torch.float64)
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
     if isinstance(value, (int, complex)) or hasattr(value, "__array__"):
-        return torch.as_tensor(value)
+        return torch.as_tensor(value, device="cpu")
     raise TypeError(
         f"record() takes a tensor or numbers, not {type(value).__name__}"
     )

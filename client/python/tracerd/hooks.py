@@ -401,9 +401,9 @@ class PreHook(Inert, _tracerd.Entry):
     __slots__ = ()
 
 
-def _before(self, module, args, kwargs):
+def _before(self, module, args, kwargs=None):
     try:
-        if is_compiling():
+        if is_compiling() or kwargs is None:
             return
         self.enter(module, args, kwargs)
     except RecursionError:
@@ -416,12 +416,12 @@ class PostHook(Inert, _tracerd.Exit):
     __slots__ = ()
 
 
-def _after(self, module, args, kwargs, output):
+def _after(self, module, args, kwargs, *output):
     try:
-        if is_compiling():
+        if is_compiling() or not output:
             return
-        error = None if output is not None else _raised(sys._getframe(1))
-        self.leave(output, error)
+        error = None if output[0] is not None else _raised(sys._getframe(1))
+        self.leave(output[0], error)
     except RecursionError:
         self.missed += 1
 
@@ -473,6 +473,8 @@ _tracerd.hooks_setup(
         "is_grad_enabled": is_grad_enabled,
         "transform": _functorch_level(),
         "tracing": torch._C._get_tracing_state,
+        "modes": torch._C._len_torch_function_stack,
+        "unseen": torch._C.DisableTorchFunction,
         "is_compiling": is_compiling,
         "compiler": _flags(),
         "raised": _raised,

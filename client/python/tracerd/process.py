@@ -1,6 +1,7 @@
 """What is one per process: clients, warnings, the ends (exit and fork)."""
 
 import atexit
+import contextlib
 import functools
 import math
 import os
@@ -15,6 +16,8 @@ from . import _tracerd
 
 DAEMON_WAIT_S = 2.0
 LOSS_LOOK_S = 1.0
+GONE_S = 2.0  # a daemon that is started again is not missed
+IDLE_S = 15.0  # nor one whose disk is slow
 
 # what can be done about records that were not kept, by cause
 _HELP = {
@@ -42,6 +45,15 @@ def warn(text):
         warnings.warn(text, RuntimeWarning, stacklevel=level)
     except Warning:
         print(text, file=sys.stderr)
+
+
+def unseen():
+    """Within it what is asked of tensors is not seen by modes of functions
+    that the program has set."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch._C._len_torch_function_stack():
+        return contextlib.nullcontext()
+    return torch._C.DisableTorchFunction()
 
 
 def failed(recorder, error, lost=1):
@@ -133,6 +145,9 @@ class Connection:
         self.since = None
         self._lost_told = False
         self._lost_looked = 0.0
+        self._gone_told = False
+        self._committed = -1
+        self._committed_at = 0.0  # when that many were
 
     def look(self):
         """Warns once when no daemon has answered for a while. Cheap; called
@@ -177,15 +192,17 @@ class Connection:
         )
 
     def look_for_losses(self, now=None):
-        """Warns once when records are being lost. Cheap; called at the end
-        of each iteration."""
+        """Warns once when records are being lost, and once when the daemon
+        takes none any more. Cheap; called at the end of each iteration."""
         if self._lost_told:
             return
         now = time.monotonic() if now is None else now
         if now - self._lost_looked < LOSS_LOOK_S:
             return
         self._lost_looked = now
-        lost = dict(self.client.counters().get("lost") or {})
+        counters = self.client.counters()
+        self._look_for_daemon(counters, now)
+        lost = dict(counters.get("lost") or {})
         lost.pop("error", None)  # told where it happened
         if not lost:
             return
@@ -197,8 +214,37 @@ class Connection:
             "Training goes on; `tracectl status` counts them"
         )
 
+    def _look_for_daemon(self, counters, now):
+        """Of one that has answered before. now: infinite at the end."""
+        if self._gone_told or not self.speaks or not counters["connects"]:
+            return
+        if now == math.inf:
+            # one that was killed just now seems to be there a while yet
+            self.client.flush(100)
+            counters = self.client.counters()
+        waiting = counters["submitted"] - counters["committed"]
+        there = counters["connected"]
+        if now == math.inf:
+            patient = there or not waiting
+        elif not waiting or counters["committed"] != self._committed:
+            self._committed = counters["committed"]
+            self._committed_at = now
+            patient = True
+        else:
+            left = IDLE_S if there else GONE_S
+            patient = now - self._committed_at < left
+        if patient:
+            return
+        self._gone_told = True
+        warn(
+            ("the daemon takes no records; `tracectl status` says why"
+             if there else "the daemon is gone")
+            + f". Training goes on, and {waiting} records wait in the journal "
+            "for it"
+        )
+
     def release(self):
-        """One user less; the last one closes the client (100 ms)."""
+        """One user less; the last one closes the client (200 ms)."""
         self.users -= 1
         if self.users > 0:
             return

@@ -5,6 +5,7 @@ hooks, or with a call by hand. Others that hold parameters of the model step
 before or after it: what they find is recorded at their own step.
 """
 
+import functools
 import gc
 import sys
 import weakref
@@ -19,7 +20,7 @@ from torch.optim.optimizer import (
 from . import _tracerd, scalers, states, zero
 from .hooks import Inert
 from .names import Object
-from .process import failed, warn
+from .process import failed, unseen, warn
 from .tensors import LABEL
 
 FINAL = LABEL["final"]
@@ -52,6 +53,17 @@ def collectives():
         return -1
 
 
+def _unseen(method):
+    """As the hooks: see process.unseen()."""
+
+    @functools.wraps(method)
+    def call(*args):
+        with unseen():
+            return method(*args)
+
+    return call
+
+
 class _When:
     """Gradients of parameters belong to an iteration as a whole; local ones
     to a micro-batch of it."""
@@ -79,11 +91,12 @@ class LocalHook(Inert):
         if grad is None or not recorder.active or recorder.closed:
             return
         try:
-            recorder.put_once(
-                _site(recorder, self.thing, GRAD, self.path),
-                _When(recorder.iteration, recorder.microbatch),
-                LOCAL | recorder.gradient_labels, grad,
-            )
+            with unseen():
+                recorder.put_once(
+                    _site(recorder, self.thing, GRAD, self.path),
+                    _When(recorder.iteration, recorder.microbatch),
+                    LOCAL | recorder.gradient_labels, grad,
+                )
         except Exception as error:
             failed(recorder, error)
 
@@ -166,6 +179,7 @@ class Steps:
 
     # ---- hooks of optimizers ----
 
+    @_unseen
     def before(self, optimizer, args, kwargs):
         try:
             if self.recorder.closed:
@@ -204,6 +218,7 @@ class Steps:
                 "step() of what it returned"
             )
 
+    @_unseen
     def found(self, optimizer, overflow):
         """One of DeepSpeed's has looked at its gradients; overflow: some
         are not finite, and it leaves the step out."""
@@ -213,6 +228,7 @@ class Steps:
         except Exception as error:
             failed(self.recorder, error)
 
+    @_unseen
     def after(self, optimizer, args, kwargs):
         try:
             if self.recorder.closed:
@@ -234,6 +250,7 @@ class Steps:
         except Exception as error:
             failed(self.recorder, error)
 
+    @_unseen
     def before_pass(self):
         """A forward pass of a root begins."""
         if self._owed != -1 and graph_task() == -1:
@@ -288,6 +305,7 @@ class Steps:
         except Exception as error:
             failed(self.recorder, error, 0)
 
+    @_unseen
     def scaler_begins(self, scaler, optimizer):
         try:
             self._stepped = False
@@ -296,6 +314,7 @@ class Steps:
         except Exception as error:
             failed(self.recorder, error)
 
+    @_unseen
     def scaler_ended(self, optimizer):
         try:
             if self._stepped or not self._counts(optimizer):
@@ -315,7 +334,7 @@ class Steps:
         if isinstance(scale, float):
             if scale == 1:
                 return
-            scale = torch.tensor(scale)
+            scale = torch.tensor(scale, dtype=torch.float32, device="cpu")
             recorder.gradient_labels = SCALED
         if (
             scale is None or self._scaled_at == iteration

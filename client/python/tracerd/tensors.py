@@ -94,7 +94,7 @@ def _nothing(tensor, labels, notes):
 
 
 def _resolve(torch, tensor, labels, notes, here):
-    if _is_wrapped(torch, tensor):
+    if _is_wrapped(torch, tensor) or _is_batched(torch, tensor):
         return _nothing(tensor, labels | LABEL["unsupported"], notes)
     kind = type(tensor)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter:
@@ -170,6 +170,13 @@ def _is_wrapped(torch, tensor):
     """Whether a functorch transform (vmap, grad) made it."""
     functorch = getattr(torch._C, "_functorch", None)
     ask = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    return ask is not None and ask(tensor)
+
+
+def _is_batched(torch, tensor):
+    """Whether it is many gradients at once, as is_grads_batched asks for."""
+    functorch = getattr(torch._C, "_functorch", None)
+    ask = getattr(functorch, "is_legacy_batchedtensor", None)
     return ask is not None and ask(tensor)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
-from . import _tracerd, choice, compiled, names
+from . import _tracerd, choice, compiled, hidden, names
 from .hooks import Inert, PostHook, PreHook
 from .process import failed, warn
 
@@ -49,7 +49,7 @@ class _Place:
     """A module, what stands for it, and the hooks on it."""
 
     __slots__ = (
-        "handles", "hooks", "module", "refused", "thing", "wrapper"
+        "handles", "hidden", "hooks", "module", "refused", "thing", "wrapper"
     )
 
     def __init__(self, row):
@@ -58,12 +58,16 @@ class _Place:
         self.wrapper = row.wrapper
         self.refused = False
         self.handles = []
+        self.hidden = None  # where they are not counted
         self.hooks = None  # the classes of the hooks
 
     def clear(self):
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        if self.hidden is not None:
+            self.hidden.remove()
+            self.hidden = None
 
 
 class Tree:
@@ -80,13 +84,14 @@ class Tree:
         self.recorder = None
         self._lock = threading.Lock()
         self._places = {}  # id of a living module -> _Place
-        # id of a module -> weak OptimizedModule that was put round it later,
-        # and its handles
+        # id of a module -> what torch.compile() put round it later: a weak
+        # OptimizedModule and its handles, for each time
         self._shells = {}
         self._inside = None  # inside.Inside, where that was asked for
         self._inside_told = False
         self.stale = False
         self._handles = []
+        self._hidden = []  # of roots
         self.owners = []  # (weak module, Object), in module order
         self.turns = 0  # changes when the model has
         self._links = []  # what all places hold, see moved()
@@ -138,6 +143,8 @@ class Tree:
             return  # its Boundary looks
         # a ScriptModule takes none: new modules are seen at the step
         with contextlib.suppress(Exception):
+            if id(root) in hidden.layers([root]):
+                self._hidden.append(hidden.Hidden(root))
             self._handles.append(
                 root.register_forward_pre_hook(LookHook(self))
             )
@@ -158,10 +165,12 @@ class Tree:
     def _wrap(self, shell, module):
         """torch.compile() was called on what is traced already: from now on
         it is seen from outside. Called by itself it is seen as before."""
+        between = []
         while names.is_wrapper(module) and id(module) not in self._places:
             inner = next(module.children(), None)
             if inner is None:
                 return
+            between.append(module)
             module = inner
         place = self._places.get(id(module))
         if (
@@ -174,14 +183,23 @@ class Tree:
             shell, compiled.OuterPre(self.recorder, place.thing),
             compiled.OuterPost(self.recorder, place.thing),
         )
-        self._drop_shell(id(module))
-        self._shells[id(module)] = (weakref.ref(shell), handles)
+        for old in between:
+            self._drop_shell(old)
+        shells = self._shells.setdefault(id(module), [])
+        shells.append((weakref.ref(shell), handles))
         self._tell_boundary()
         self.follow()
 
-    def _drop_shell(self, key):
-        for handle in self._shells.pop(key, (None, ()))[1]:
-            handle.remove()
+    def _drop_shell(self, module):
+        """Forgets a shell, and those that are gone."""
+        for key, shells in list(self._shells.items()):
+            for shell, handles in list(shells):
+                if shell() is module or shell() is None:
+                    shells.remove((shell, handles))
+                    for handle in handles:
+                        handle.remove()
+            if not shells:
+                del self._shells[key]
 
     def compiled_in_place(self, module):
         """module.compile() was called, or may have been."""
@@ -256,8 +274,10 @@ class Tree:
     def _settle(self, rows):
         """Hooks where they belong, and nowhere else."""
         for row in rows:
-            self._shell_found(row.module)
+            # what torch.compile() returned was put into the model
+            self._drop_shell(row.module)
         wanted = self._wanted(rows)
+        hide = self._inside is None and hidden.layers(r.module for r in rows)
         places, owners, refused = {}, [], []
         for row in rows:
             if row.thing is None:
@@ -273,7 +293,8 @@ class Tree:
                 place.clear()
                 place.hooks = hooks
             if hooks and not place.handles and not place.refused:
-                self._hook(row.module, place)
+                self._take_strays(row.module)
+                self._hook(row.module, place, hide and key in hide)
                 if place.refused:
                     refused.append(row.thing.path or row.thing.name)
         for key, place in self._places.items():
@@ -286,12 +307,6 @@ class Tree:
                 "these modules take no hooks (torch.jit.script?) and are "
                 "not traced: " + ", ".join(refused[:NAMED])
             )
-
-    def _shell_found(self, module):
-        """What torch.compile() returned was put into the model."""
-        for key, (shell, _) in list(self._shells.items()):
-            if shell() is module or shell() is None:
-                self._drop_shell(key)
 
     def _wanted(self, rows):
         """Classes of hooks by the ids of the modules that get them."""
@@ -353,9 +368,20 @@ class Tree:
             "traces that, too"
         )
 
-    def _hook(self, module, place):
+    def _take_strays(self, module):
+        """Takes away hooks that somebody took along from another module."""
+        for name in hidden.DICTS:
+            hooks = module.__dict__.get(name) or {}
+            for key, hook in list(hooks.items()):
+                mine = getattr(hook, "recorder", None) is self.recorder
+                if isinstance(hook, Inert) and mine:
+                    del hooks[key]
+
+    def _hook(self, module, place, hide=False):
         recorder, thing = self.recorder, place.thing
         pre, post = (hook(recorder, thing) for hook in place.hooks)
+        if hide:
+            place.hidden = hidden.Hidden(module)
         try:
             if compiled.in_place(module):
                 look = LookHook(self) if thing is recorder.root else None
@@ -400,6 +426,7 @@ class Tree:
                 module is not None and place.handles and thing.wanted
                 and place.hooks is not compiled.INNER
                 and type(module) is not _NEVER_CALLED
+                and _can_be_called(module)
                 and any(slot == GRAD for slot, _, _ in thing.sites)
                 and next(thing.count) == 1
             ):
@@ -419,12 +446,23 @@ class Tree:
             handle.remove()
         self._handles = []
         compiled.unwatch(self)
-        for key in list(self._shells):
-            self._drop_shell(key)
+        for shells in self._shells.values():
+            for handle in chain.from_iterable(h for _, h in shells):
+                handle.remove()
+        self._shells = {}
         for place in self._places.values():
             place.clear()
+        for where in self._hidden:
+            where.remove()
+        self._hidden = []
         self._places = {}
         self.before_pass = None
+
+
+def _can_be_called(module):
+    """Not so nn.ParameterList."""
+    forward = getattr(module.forward, "__func__", None)
+    return forward is not torch.nn.Module.forward
 
 
 def _below(raw, outer):
